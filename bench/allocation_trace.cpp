@@ -12,7 +12,7 @@ namespace {
 
 using Id = std::uint32_t;
 
-// The seeds give traces of the size that the traces of the published comparisons had.
+// These seeds give traces of about the same size as those in the published comparisons.
 constexpr std::uint64_t train_seed = 574, kv_seed = 288, etl_seed = 967;
 
 class TraceWriter {
@@ -38,8 +38,8 @@ class TraceWriter {
   AllocationTrace trace_;
 };
 
-/// One transformer in training. Names are those of the tensors in a hand-written backward pass;
-/// sizes are in bytes, of two-byte elements unless the factor says four.
+/// Trains one transformer. The names are those of the tensors in a hand-written backward pass.
+/// Sizes are in bytes; elements have two bytes, or four where the factor is four.
 class Training {
  public:
   Training(TraceWriter& out, std::size_t scale)
@@ -181,8 +181,8 @@ class Training {
   }
 
   TraceWriter& out_;
-  const std::size_t B, H, F, V;  // batch, width, width inside, vocabulary
-  std::size_t n = 0;             // tokens of the batch
+  const std::size_t B, H, F, V;  // batch, width, inner width, vocabulary
+  std::size_t n = 0;             // tokens in the batch
   std::vector<std::size_t> weights_;
   std::vector<Layer> layers_;
   std::vector<Id> inputs_, gradients_;

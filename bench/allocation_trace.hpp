@@ -1,5 +1,5 @@
-// Allocation traces that stand for programs: training, inference, tables, and the worst case of a
-// pool that cannot move pages. They are made from a seed, the same everywhere.
+// Allocation traces that imitate programs: training, inference, tables, and the worst case for a
+// pool that cannot move pages. They are generated from a seed and are the same on every machine.
 
 #pragma once
 
@@ -11,10 +11,10 @@
 namespace tern::bench {
 
 struct TraceStep {
-  /// Counts blocks from 0; a block is freed by the step that names it again.
+  /// The number of a block, from 0. The step that names the block again frees it.
   std::uint32_t block = 0;
   std::uint32_t stream = 0;
-  /// 0: free.
+  /// 0 means free.
   std::size_t bytes = 0;
 };
 
@@ -25,20 +25,21 @@ struct AllocationTrace {
   std::uint32_t stream_count = 1;
 };
 
-/// Training of a language model, forward, backward and optimizer, with batches of varying length.
-/// `scale` (1, 2 or 4) divides batch, width and vocabulary, so memory shrinks with its square.
+/// Training of a language model (forward, backward, optimizer) with batches of varying length.
+/// `scale` (1, 2 or 4) divides batch, width and vocabulary, so memory shrinks with the square of
+/// `scale`.
 [[nodiscard]] AllocationTrace train_varlen(std::size_t scale = 1);
-/// Inference whose requests hold caches that grow by copying.
+/// Inference with caches that grow by copying.
 [[nodiscard]] AllocationTrace growing_kv_cache();
-/// Tables made from tables on four streams.
+/// Tables that are computed from other tables, on four streams.
 [[nodiscard]] AllocationTrace multi_stream_etl();
-/// Free blocks of 32 MiB, none beside another, and then blocks of 48 MiB.
+/// Leaves free blocks of 32 MiB, no two of them adjacent, and then allocates blocks of 48 MiB.
 [[nodiscard]] AllocationTrace checkerboard();
 
 struct TraceFacts {
   std::size_t allocations = 0;
   std::size_t distinct_sizes = 0;
-  /// The most bytes that were asked for and not freed.
+  /// The maximum of the requested bytes that were live at the same time.
   std::size_t peak_bytes = 0;
   std::size_t left_blocks = 0;
 };

@@ -1,4 +1,5 @@
-// What a buffer costs beyond its memory: arrays beside bare blocks, views, access through a view.
+// The cost of a buffer beyond its memory: arrays compared with plain blocks, views, and access
+// through a view.
 
 #include <fmt/format.h>
 
@@ -20,7 +21,7 @@
 namespace tern::bench {
 namespace {
 
-/// An array may take half as long again as the block it is made of.
+/// Making an array may take 1.5 times as long as allocating its block.
 constexpr double goal_share = 1 / 1.5;
 constexpr double goal_view_ns = 10;
 
@@ -55,12 +56,13 @@ void add_arrays(Context& context, const Stage& stage, const ResourceHandle& pool
   }
 }
 
-/// Nanoseconds to make one, in rows that are dropped while nobody looks.
+/// Returns the nanoseconds to make one object. Makes a row of objects; destroying the row is not
+/// timed.
 template <class Made, class Make>
 double ns_to_make(const Context& context, const Make& make) {
   constexpr std::size_t at_once = 256;
   using Clock = std::chrono::steady_clock;
-  // Raw memory, so that making them is all that is timed.
+  // Raw memory, so that only the constructors are timed.
   const auto row = std::make_unique<std::byte[]>(at_once * sizeof(Made));
   Made* const first = reinterpret_cast<Made*>(row.get());
   std::vector<double> batches;

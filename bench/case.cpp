@@ -10,8 +10,8 @@ std::vector<Case>& registered() {
   return cases;
 }
 
-/// What a ratio may fall short of its goal and still be called equal: the spread of one figure
-/// measured twice in one run.
+/// A ratio may miss its goal by this much: the same figure, measured twice in one run, varies as
+/// much.
 constexpr double tolerance = 0.005;
 
 }  // namespace
@@ -25,7 +25,7 @@ bool Figure::misses_goal() const {
   const std::optional<double> reached = ratio();
   if (goal_ratio && (!reached || *reached < *goal_ratio - tolerance)) return true;
   if (!goal) return false;
-  // What is no number has not been reached either.
+  // Written so that NaN does not meet the goal.
   const bool is_met = better == Better::higher ? value >= *goal : value <= *goal;
   return !is_met;
 }

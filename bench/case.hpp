@@ -1,8 +1,9 @@
-// A bench case: a name, what it shows, and a function that measures and reports figures.
+// A bench case has a name, a one-line description, and a function that measures and reports
+// figures.
 //
 // One case per file; a file adds its case by defining a Registration. `tern bench` runs the cases
-// whose names match and prints the figures beside what they are compared with. A figure and its
-// baseline come from the same run, taken in turns, because a machine changes its mind over time.
+// whose names match, and prints each figure beside its baseline. A figure and its baseline are
+// measured in the same run and in turns, because the speed of a machine changes over time.
 
 #pragma once
 
@@ -16,7 +17,7 @@ namespace tern::bench {
 
 enum class Better { higher, lower };
 
-/// What a further contestant of the same run reached.
+/// The value of another contestant in the same run.
 struct Peer {
   std::string name = {};
   double value = 0;
@@ -28,17 +29,19 @@ struct Figure {
   double value = 0;
   std::string unit = {};
   Better better = Better::higher;
-  /// What it is compared with, measured in the same run; without it there is no ratio.
+  /// The value that the figure is compared with, measured in the same run. Without it there is no
+  /// ratio.
   std::string baseline_name = {};
   std::optional<double> baseline = {};
-  /// Shown beside the baseline.
+  /// Further values, printed beside the baseline.
   std::vector<Peer> others = {};
-  /// How many times better than the baseline this figure has to be.
+  /// The ratio to the baseline that the figure has to reach.
   std::optional<double> goal_ratio = {};
-  /// What the value itself has to be: at least, or at most where lower is better.
+  /// The bound for the value: a minimum, or a maximum if lower is better.
   std::optional<double> goal = {};
 
-  /// How many times better than the baseline; above 1 is better, whichever way is better.
+  /// Returns how many times better than the baseline the value is. Above 1 is better, also if lower
+  /// values are better.
   [[nodiscard]] std::optional<double> ratio() const;
   [[nodiscard]] bool has_goal() const { return goal || goal_ratio; }
   [[nodiscard]] bool misses_goal() const;
@@ -46,14 +49,14 @@ struct Figure {
 
 struct ContextOptions {
   double seconds_per_figure = 0.5;
-  /// Small sizes and few rounds, to see that a case runs. What it measures then means nothing, so
-  /// its figures lose their goals.
+  /// Small sizes and few rounds, to test that a case runs. The values are meaningless, so the
+  /// figures have no goals.
   bool is_quick = false;
-  /// Which device the cases run on that can run on any.
+  /// The device for cases that can run on any device.
   std::string device = "host";
 };
 
-/// What a case gets to work with.
+/// The settings of a run, and the figures that the case reports.
 class Context {
  public:
   using Progress = std::function<void(std::string_view step)>;
@@ -61,19 +64,19 @@ class Context {
   Context(ContextOptions options, Progress progress)
       : options_(std::move(options)), progress_(std::move(progress)) {}
 
-  /// About how long to measure one figure.
+  /// Returns the approximate time to spend on one figure.
   [[nodiscard]] double seconds_per_figure() const { return options_.seconds_per_figure; }
   [[nodiscard]] bool is_quick() const { return options_.is_quick; }
   [[nodiscard]] const std::string& device() const { return options_.device; }
-  /// The usual extent of something, or the one for a quick run.
+  /// Returns the usual size or count, or the smaller one for a quick run.
   template <class T>
   [[nodiscard]] T usual_or_quick(T usual, T quick) const {
     return options_.is_quick ? quick : usual;
   }
-  /// Tells a watching person what is being measured now.
+  /// Reports progress: what is measured now.
   void step(std::string_view what) { progress_(what); }
   void add(Figure figure);
-  /// A sentence the reader of the figures should know, such as that less memory was used.
+  /// Adds a remark for the reader of the figures, such as that less memory was used.
   void note(std::string text);
   [[nodiscard]] const std::vector<Figure>& figures() const { return figures_; }
   [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
@@ -91,7 +94,7 @@ struct Case {
   void (*run)(Context& context) = nullptr;
 };
 
-/// All registered cases, by name.
+/// Returns all registered cases, sorted by name.
 [[nodiscard]] std::vector<Case> all_cases();
 
 struct Registration {

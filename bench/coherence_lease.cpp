@@ -1,5 +1,5 @@
-// What a unified buffer costs: a lease that moves nothing, a small part of a large buffer that
-// changes, ping-pong that mostly reads, and the rate at which it brings bytes to a device and home.
+// The cost of a unified buffer: a lease that moves nothing, a change of a small part of a large
+// buffer, alternating accesses that mostly read, and the transfer rates to a device and back.
 
 #include <fmt/format.h>
 
@@ -54,7 +54,7 @@ void add_small_part(Context& context, const CopyStage& stage) {
   buffer.fill(1);
   buffer.sync_to_device();
   const std::uint64_t before = buffer.statistics().moved().bytes + buffer.statistics().elided.bytes;
-  // In a hundred places.
+  // In a hundred separate ranges.
   const std::size_t part = bytes / 10000;
   for (std::size_t i = 0; i < 100; ++i) {
     std::ranges::fill(buffer.slice(i * (bytes / 100), part).discard_host(), std::uint8_t{2});
@@ -95,11 +95,11 @@ void add_ping_pong(Context& context, const CopyStage& stage) {
                .goal = goal_ping_pong_percent});
 }
 
-/// The host's bytes have changed and a device reads them, or the other way about.
+/// The host has changed the bytes and a device reads them, or the reverse.
 void add_rates(const CopyStage& stage, Pinned pinned) {
   Context& context = stage.context();
   const bool is_pinned = pinned == Pinned::required;
-  // Where the driver has nothing to be compared with, the largest tells nothing more.
+  // Without a driver to compare with, a larger size gives no new information.
   const std::size_t usual = is_pinned ? 256 * mib : stage.raw() != nullptr ? gib : 64 * mib;
   const std::size_t bytes = context.usual_or_quick(usual, 1 * mib);
   const StreamRef stream = stage.stream();

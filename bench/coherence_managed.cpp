@@ -1,5 +1,5 @@
-// Managed buffers that the host has written and kernels use next: brought by a plan while the
-// kernels are being launched, or page by page when they get there.
+// Managed buffers that the host has written and kernels use next. The pages are moved by a prefetch
+// plan during the launches, or on demand when a kernel accesses them.
 
 #include <fmt/format.h>
 
@@ -17,7 +17,8 @@ namespace {
 
 constexpr double goal_ratio_of_demand = 5;
 
-/// One working set, in a few buffers or in many: the driver takes its time for every range.
+/// A working set in a few large buffers or in many small ones. The driver needs time for every
+/// range.
 struct Set {
   std::size_t count = 0, bytes = 0;
 };
@@ -47,7 +48,7 @@ void add_set(Context& context, const CopyStage& stage, Set set) {
     use_on_device();
   };
 
-  // The first launch of a kernel loads it, and the first touch makes the pages.
+  // The first launch loads the kernel, and the first access allocates the pages.
   write_on_host();
   use_on_device();
   std::vector<double> demand, ahead, resident, submission;
@@ -71,7 +72,7 @@ void add_set(Context& context, const CopyStage& stage, Set set) {
       .baseline_name = "kernels that fault",
       .baseline = rate(demand),
       .others = {{"kernels on resident pages", rate(resident)}}};
-  // Elsewhere there are no pages to move.
+  // On other devices no pages move, so there is no goal.
   if (stage.raw() != nullptr) figure.goal_ratio = goal_ratio_of_demand;
   context.add(std::move(figure));
   context.add({.name = fmt::format("a plan of {} entries, already there", set.count),
@@ -86,7 +87,7 @@ void run(Context& context) {
     context.note(fmt::format("'{}' has no managed memory.", stage.device().spec()));
     return;
   }
-  // More than a card has free of it can hang the card, so this stays small.
+  // More managed memory than the device has free can hang the device, so the set is small.
   const std::size_t large = context.usual_or_quick(64 * mib, 512 * kib);
   add_set(context, stage, {4, large});
   add_set(context, stage, {32, large / 8});

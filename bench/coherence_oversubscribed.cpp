@@ -1,5 +1,5 @@
-// A working set of four times what a device may hold goes through unified buffers, beside copies of
-// the same bytes that a program makes by hand.
+// Moves a working set of four times the device budget through unified buffers, and compares the
+// rate with copies of the same bytes by hand.
 
 #include <fmt/format.h>
 
@@ -27,18 +27,19 @@ namespace {
 
 constexpr double goal_ratio = 0.7;
 constexpr std::size_t slots = 8, chunks = 4 * slots;
-/// What the work of a chunk touches: it is the copies that are measured.
+/// The work on a chunk touches only this much, because the case measures the copies.
 constexpr std::size_t touched_bytes = 4096;
 
 using Chunk = UnifiedBuffer<std::uint8_t>;
 
-/// Chunks of which the device's budget holds a quarter.
+/// The chunks. The device budget holds a quarter of them.
 class WorkingSet {
  public:
   WorkingSet(const Stage& stage, std::size_t chunk_bytes, UnifiedOptions options)
       : stream_(stage.streams[0]),
         device_budget_(Budget::make("device", BudgetLimit::bytes(slots * chunk_bytes))) {
-    // A device that shares the host's memory has copies of its own in buffers that are the host's.
+    // If the device shares the host's memory, the buffers belong to the host device, so that the
+    // device still gets copies of its own.
     options.device = stage.device.can(Capability::host_access) ? open_device("host") : stage.device;
     options.tag = "bench";
     options.resources.push_back(std::make_shared<BudgetResource>(
@@ -66,7 +67,7 @@ class WorkingSet {
   std::vector<Chunk> all_;
 };
 
-/// The same by hand: a ring of slots, one stream up and one down.
+/// The same by hand: a ring of slots, one stream for each direction.
 class ByHand {
  public:
   ByHand(const Stage& stage, std::size_t chunk_bytes)
@@ -142,7 +143,8 @@ void run(Context& context) {
     add(
         "changing", [&] { set.change(); }, [&] { by_hand.run(true); });
   }
-  // The host holds a half, and the rest is in a file: the disk's own affair, so without a goal.
+  // The host budget holds one half, and the rest is in a spill file. The rate depends on the disk,
+  // so there is no goal.
   context.step("changing, with the host capped");
   const BudgetHandle host_budget = Budget::make("host", BudgetLimit::bytes(bytes / 2));
   WorkingSet spilled(

@@ -17,7 +17,7 @@
 namespace tern::bench {
 namespace {
 
-/// Blocks without a table behind them: a generation that says "some block" and no more.
+/// The generation of blocks that are in no block table. It only means "some block".
 constexpr Generation some_block(0, 1);
 
 class PlainResource : public Resource {
@@ -66,7 +66,7 @@ class NullResource final : public PlainResource {
   }
 };
 
-/// The driver's allocators, each with a constant for a name.
+/// The driver's allocators.
 class DriverResource : public PlainResource {
  public:
   DriverResource(const Device& device, std::unique_ptr<RawDriver> raw)
@@ -112,7 +112,7 @@ class DriverPoolResource final : public DriverResource {
     const cuda::DriverTable& calls = raw().calls();
     RawDriver::check(raw().pool_calls().cuDeviceGetDefaultMemPool(&pool_, raw().device()),
                      "cuDeviceGetDefaultMemPool");
-    // Unless it is told to keep what is freed, it gives all of it back whenever the host waits.
+    // By default, the pool returns all freed memory to the system whenever the host waits.
     std::uint64_t all = ~std::uint64_t{0};
     RawDriver::check(
         calls.cuMemPoolSetAttribute(pool_, cuda::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all),
@@ -146,8 +146,8 @@ class DriverPoolResource final : public DriverResource {
   }
 
  private:
-  /// The driver's stream for one of Tern's, null if it has none to give. Each thread remembers the
-  /// last few, because a lock and a search would count as the driver's time.
+  /// Returns the driver stream that represents a stream of Tern, or null if it cannot be created.
+  /// Each thread caches the last few, because a lock and a search would count as the driver's time.
   [[nodiscard]] cuda::CUstream stream_of(const StreamRef& stream) noexcept try {
     struct Known {
       std::uint64_t resource = 0;
@@ -173,7 +173,7 @@ class DriverPoolResource final : public DriverResource {
 
   inline static std::atomic<std::uint64_t> made = 0;
 
-  const std::uint64_t number_;  // of this one in the process
+  const std::uint64_t number_;  // of this resource, unique in the process
   cuda::CUmemoryPool pool_ = nullptr;
   std::mutex mutex_;
   std::map<StreamId, cuda::CUstream> streams_;  // guarded by mutex_
@@ -232,7 +232,7 @@ Figure compare(std::string name, const Scores& scores, std::string unit, Better 
 }
 
 std::size_t fitting_bytes(Context& context, const Device& device, std::size_t wanted_bytes) {
-  // A quick run has no business to hold gigabytes.
+  // A quick run must not hold gigabytes.
   const std::size_t wanted = context.usual_or_quick(wanted_bytes, std::min(wanted_bytes, gib));
   const std::size_t total = device.info().total_bytes;
   const std::size_t most = total / 4 * 3 / gib * gib;
@@ -243,7 +243,7 @@ std::size_t fitting_bytes(Context& context, const Device& device, std::size_t wa
 }
 
 std::shared_ptr<PoolResource> make_filled_pool(const Device& device, std::size_t bytes) {
-  // A pool that trims itself would not stay filled.
+  // Without auto_trim, which would return memory to the driver.
   return make_pool(device, {.limit_bytes = bytes, .initial_bytes = bytes, .auto_trim = false});
 }
 

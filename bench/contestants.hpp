@@ -1,9 +1,9 @@
-// Who takes part in the pool cases: the pool, malloc and free, and an allocator that does nothing;
-// on a CUDA device also the driver's own allocators.
+// The allocators that the pool cases compare: the pool, malloc and free, an allocator that does
+// nothing, and on a CUDA device the driver's allocators.
 //
-// All are called through Resource, with one indirect call for each allocation and each free, so
-// what the interface and the loop around it cost is in everybody's figures: the last one's are that
-// alone.
+// All are called through Resource, with one virtual call per allocation and per free. So every
+// value includes the cost of the interface and of the loop. The value of the allocator that does
+// nothing is that cost alone.
 
 #pragma once
 
@@ -20,21 +20,21 @@
 
 namespace tern::bench {
 
-/// What the pool cases measure; the one place that says so.
+/// Makes the pool that all pool cases measure.
 [[nodiscard]] std::shared_ptr<PoolResource> make_pool(const Device& device,
                                                       const PoolOptions& options);
-/// Memory of the heap, whatever the device.
+/// Allocates from the heap, for any device.
 [[nodiscard]] ResourceHandle make_malloc(const Device& device);
-/// Gives the same address every time.
+/// Always returns the same address.
 [[nodiscard]] ResourceHandle make_null(const Device& device);
-/// cuMemAllocAsync and cuMemFreeAsync, told to keep what is freed; null unless the device is a CUDA
-/// device. Each of Tern's streams has one of the driver's own here, so the driver knows nothing of
-/// waits between them; nothing runs on them either.
+/// Uses cuMemAllocAsync and cuMemFreeAsync, with a pool that keeps freed memory. Null unless the
+/// device is a CUDA device. Every stream of Tern is represented by a driver stream of its own,
+/// without any work. So the driver does not know about waits between the streams.
 [[nodiscard]] ResourceHandle make_driver_pool(Context& context, const Device& device);
-/// cuMemAlloc and cuMemFree; null unless the device is a CUDA device.
+/// Uses cuMemAlloc and cuMemFree. Null unless the device is a CUDA device.
 [[nodiscard]] ResourceHandle make_driver_plain(Context& context, const Device& device);
 
-/// The device that was asked for, and streams on it.
+/// The device of the run, and streams on it.
 struct Stage {
   static constexpr std::size_t stream_count = 16;
 
@@ -44,22 +44,24 @@ struct Stage {
   std::vector<Stream> streams;
 };
 
-/// One number for each contestant, in their order.
+/// One value per contestant, in the order of the contestants.
 using Scores = std::vector<double>;
-/// The pool, malloc, null; and on a CUDA device the driver's pool.
+/// The pool, malloc, null and, on a CUDA device, the driver's pool.
 using Contestants = std::vector<ResourceHandle>;
 
 [[nodiscard]] Contestants contestants(Context& context, const ResourceHandle& pool);
 
-/// The pool's score beside the others', of which the first three must be there.
+/// Makes a figure from the pool's score, with the other scores beside it. There must be at least
+/// three scores.
 [[nodiscard]] Figure compare(std::string name, const Scores& scores, std::string unit,
                              Better better);
 
-/// How much memory a case may hold that wants so much: less on a small device, with a note.
+/// Returns how much memory a case may hold: `wanted_bytes`, or less, with a note, on a small
+/// device.
 [[nodiscard]] std::size_t fitting_bytes(Context& context, const Device& device,
                                         std::size_t wanted_bytes);
 
-/// A pool that holds all of its memory from the beginning.
+/// Makes a pool that allocates all of its memory from the driver at once.
 [[nodiscard]] std::shared_ptr<PoolResource> make_filled_pool(const Device& device,
                                                              std::size_t bytes);
 

@@ -1,4 +1,4 @@
-// Copies inside the device's memory. What is read and what is written both count.
+// Copies inside device memory. The rate counts the bytes read and the bytes written.
 
 #include <fmt/format.h>
 

@@ -1,5 +1,4 @@
-// Managed memory that the host has written and a kernel reads: brought ahead of its use, or page by
-// page when the kernel gets there.
+// Managed memory that the host has written and a kernel reads: prefetched, or moved on demand.
 
 #include <fmt/format.h>
 
@@ -31,7 +30,7 @@ void raw_prefetch(const RawDriver& raw, const std::byte* memory, std::size_t byt
 void run(Context& context) {
   const CopyStage stage(context);
   const StreamRef stream = stage.stream();
-  // More than a card has free of it can hang the card, so this stays small.
+  // More managed memory than the device has free can hang the device, so the size is small.
   const std::size_t bytes = context.usual_or_quick(256 * mib, 1 * mib);
   const std::size_t rounds = context.usual_or_quick<std::size_t>(7, 2);
   const DeviceMemory memory = stage.memory(MemoryKind::managed, bytes);
@@ -46,7 +45,7 @@ void run(Context& context) {
     stream.synchronize();
   };
 
-  // The first launch of a kernel loads it, and the first touch makes the pages.
+  // The first launch loads the kernel, and the first access allocates the pages.
   touch_on_host();
   touch_on_device();
   std::vector<double> demand, ahead, resident, raw;

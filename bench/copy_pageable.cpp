@@ -1,5 +1,5 @@
-// Copies between ordinary memory and the device: on an idle stream, behind other work, and into
-// memory that nobody has touched yet.
+// Copies between pageable memory and the device: on an idle stream, after other work, and to memory
+// that was never touched.
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 namespace tern::bench {
 namespace {
 
-/// Memory as the system gives it: every page is still to be made.
+/// Fresh memory from the system, whose pages are not allocated yet.
 class UntouchedMemory {
  public:
   explicit UntouchedMemory(std::size_t bytes) : bytes_(bytes) {
@@ -48,7 +48,7 @@ void add_untouched(const CopyStage& stage, const std::byte* device, std::size_t 
       stage.plain_copy(bytes));
 }
 
-/// With a fill in front, which the copy must come after. The fill's time counts, on both sides.
+/// Copies after a fill on the same stream. The time of the fill counts for both contestants.
 void add_behind_work(const CopyStage& stage, const std::byte* device, std::byte* filled,
                      std::byte* host, std::size_t bytes) {
   auto* const bytes_of = reinterpret_cast<unsigned char*>(filled);
@@ -78,7 +78,7 @@ void add_behind_work(const CopyStage& stage, const std::byte* device, std::byte*
 
 void run(Context& context) {
   const CopyStage stage(context);
-  // Elsewhere than on a CUDA device the largest tells nothing that the others do not.
+  // On devices other than CUDA, a larger size gives no new information.
   const std::size_t usual = stage.raw() != nullptr ? gib : 64 * mib;
   const std::size_t most = context.usual_or_quick(usual, 1 * mib);
   const HeapMemory heap = heap_memory(most, 1);

@@ -1,4 +1,4 @@
-// Copies between page-locked memory and the device: nothing may be lost of what the driver gives.
+// Copies between page-locked memory and the device. They must be as fast as the driver's own.
 
 #include <fmt/format.h>
 

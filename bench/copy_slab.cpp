@@ -1,4 +1,4 @@
-// Allocating page-locked memory and giving it back: the slabs of a pool, and of the staging ring.
+// Allocates and frees page-locked memory: the segments of a pool, and the staging ring.
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 namespace tern::bench {
 namespace {
 
-/// 40 % of the driver's time.
+/// At most 40 % of the driver's time.
 constexpr double goal_ratio = 2.5;
 
 void run(Context& context) {
@@ -23,7 +23,7 @@ void run(Context& context) {
          [&] {
            if (raw == nullptr) {
              const HeapMemory touched = heap_memory(bytes, 1);
-             // Read through this, or the compiler would see that nobody needs the memory.
+             // The volatile read keeps the compiler from removing the allocation.
              static_cast<void>(*static_cast<volatile std::byte*>(touched.get()));
              return;
            }

@@ -1,4 +1,4 @@
-// Many small copies from page-locked memory, from scattered places to scattered places.
+// Many small copies from page-locked memory, between scattered addresses.
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t goal_bytes = 64 * kib;
 constexpr double goal_ratio = 0.95;
 
-/// Copies that no two of which are neighbours, so that nobody can make one of them.
+/// No two of the copies are adjacent, so they cannot be merged.
 struct Scattered {
   Scattered(std::byte* to, const std::byte* from, std::size_t count, std::size_t each) {
     std::vector<std::size_t> order(count);
@@ -29,7 +29,7 @@ struct Scattered {
     }
   }
   std::vector<CopyRange> ranges;
-  // The same as the driver takes them.
+  // The same copies, in the form of the driver's batch call.
   std::vector<cuda::CUdeviceptr> destinations, sources;
   std::vector<std::size_t> bytes;
 };

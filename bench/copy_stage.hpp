@@ -1,6 +1,6 @@
-// What the copy cases have in common: the device that was asked for, a stream, memory of each kind,
-// and the other side of the comparison. That is the raw driver on a CUDA device, where goals hold,
-// and the C library on heap memory elsewhere, where they do not.
+// What the copy cases share: the device of the run, a stream, memory of each kind, and the
+// baseline. On a CUDA device the baseline is the raw driver, and the figures have goals. On other
+// devices it is the C library on heap memory, and the figures have no goals.
 
 #pragma once
 
@@ -17,16 +17,16 @@
 
 namespace tern::bench {
 
-/// What copies have to reach beside the driver's: those of page-locked memory lose nothing, and
-/// those of ordinary memory are much faster. Rates are GB/s, of 1 GiB.
+/// Goals against the driver's copies: copies of page-locked memory are as fast, and copies of
+/// pageable memory are much faster. Rates are in GB/s, for 1 GiB.
 inline constexpr double goal_pinned_ratio = 0.95;
 inline constexpr double goal_staged_to_device = 45, goal_staged_ratio_to_device = 6;
 inline constexpr double goal_staged_to_host = 40, goal_staged_ratio_to_host = 2.5;
 
-/// How a figure is called and what it has to reach.
+/// The name and the goals of a figure.
 struct CopyFigure {
   std::string name = {};
-  std::size_t bytes = 0;  // that are moved
+  std::size_t bytes = 0;  // number of bytes that are moved
   std::string raw_name = {}, plain_name = {};
   std::optional<double> goal_ratio = {}, goal = {};
 };
@@ -41,17 +41,17 @@ class CopyStage {
   /// Null unless the device is a CUDA device.
   [[nodiscard]] const RawDriver* raw() const { return raw_.get(); }
 
-  /// Memory of the device, all of it written.
+  /// Allocates memory of the device and writes all of it.
   [[nodiscard]] DeviceMemory memory(MemoryKind kind, std::size_t bytes) const;
 
-  /// Measures our body beside that of the raw driver, or beside the plain one where there is none,
-  /// and adds the rate of ours. The bodies wait for what they have begun.
+  /// Measures `ours` and its baseline, and adds the rate of `ours`. The baseline is `raw`, or
+  /// `plain` if there is no raw driver. Every body waits for the work that it submits.
   void compare(const CopyFigure& figure, const Body& ours, const Body& raw,
                const Body& plain) const;
-  /// The same for a copy by the stream, beside the driver's and memcpy.
+  /// Compares a copy on the stream with the driver's copy, or with memcpy.
   void compare_copy(const CopyFigure& figure, void* to, const void* from) const;
 
-  /// A memcpy or memset of so much heap memory.
+  /// Returns a body that copies or fills this much heap memory with memcpy or memset.
   [[nodiscard]] Body plain_copy(std::size_t bytes) const;
   [[nodiscard]] Body plain_fill(std::size_t bytes) const;
 

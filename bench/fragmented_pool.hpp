@@ -1,4 +1,5 @@
-// A pool under load until its free memory is in pieces, for the cases that ask what is left of it.
+// Loads a pool until its free memory is fragmented, for cases that measure what the pool can still
+// do.
 
 #pragma once
 
@@ -15,7 +16,7 @@ namespace tern::bench {
 
 enum class Sizes { uniform, logarithmic };  // 1 B to 4 MiB, 256 B to 64 MiB
 
-/// What is done to a resource.
+/// The load that is put on a resource.
 struct Load {
   Sizes sizes = Sizes::uniform;
   std::size_t streams = 1;
@@ -23,14 +24,14 @@ struct Load {
   std::size_t steps = 0;
   std::uint64_t seed = 1;
 
-  /// "uniform, 4 streams".
+  /// Returns a text such as "uniform, 4 streams".
   [[nodiscard]] std::string text() const;
 };
 
-/// Blocks in a resource that is nine tenths full, after many random frees and allocations.
+/// Keeps a resource nine tenths full, through many random frees and allocations.
 class Fragmented {
  public:
-  /// Does the steps. The resource and the streams must outlive it.
+  /// Runs the steps. The resource and the streams must outlive this object.
   Fragmented(Resource& resource, const Stage& stage, const Load& load);
   ~Fragmented();
   Fragmented(const Fragmented&) = delete;
@@ -39,16 +40,17 @@ class Fragmented {
   [[nodiscard]] std::size_t failures() const { return failures_; }
   [[nodiscard]] double us_per_failure() const;
   [[nodiscard]] double ns_per_step() const;
-  /// Rounded up to 256 bytes each.
+  /// Live bytes, each block rounded up to 256 bytes.
   [[nodiscard]] std::size_t live_bytes() const { return live_bytes_; }
-  /// In whole pages of 2 MiB that no live block touches, if all of the cap is held in pages: what
-  /// can be put together without moving a block. From the blocks' addresses, not the pool's word.
+  /// Returns the bytes in whole pages of 2 MiB that no live block touches, if the cap is held in
+  /// pages. This is what the pool can combine without moving a block. Computed from the addresses
+  /// of the blocks, not from the pool's statistics.
   [[nodiscard]] std::size_t free_page_bytes() const;
-  /// The largest request that succeeds, to 64 KiB.
+  /// Returns the size of the largest request that succeeds, with a precision of 64 KiB.
   [[nodiscard]] std::size_t largest_bytes();
   /// Frees a random half of the blocks.
   void free_half();
-  /// Frees one block and allocates it anew: the pool can no longer rely on what it knew.
+  /// Frees one block and allocates it again, so that the pool cannot use cached results.
   void stir();
 
  private:
@@ -70,7 +72,7 @@ class Fragmented {
   Random random_{load_.seed};
   std::vector<Live> live_;
   std::size_t live_bytes_ = 0;
-  std::size_t wanted_bytes_ = 0;  // drawn, and not had yet
+  std::size_t wanted_bytes_ = 0;  // the size of a request that has not succeeded yet
   std::size_t failures_ = 0;
   double failure_seconds_ = 0, seconds_ = 0;
 };

@@ -1,4 +1,4 @@
-// Memory for the host cases: plain heap memory and memory of a host device, all pages touched.
+// Memory for the host cases: heap memory and memory of a host device. Every page has been written.
 
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace tern::bench {
 
-/// The size that the goals speak of: larger than the caches of one core.
+/// The size for which the goals hold. It is larger than the caches of one core.
 inline constexpr std::size_t transfer_bytes = 64 * mib;
 
 struct FreeDeleter {
@@ -34,7 +34,7 @@ struct ReleaseDeleter {
 };
 using DeviceMemory = std::unique_ptr<std::byte, ReleaseDeleter>;
 
-/// The device must give the host access to its memory.
+/// The device must have host_access.
 inline DeviceMemory device_memory(const Device& device, std::size_t bytes, int value) {
   DeviceMemory memory(static_cast<std::byte*>(device.allocate(MemoryKind::device, bytes)),
                       ReleaseDeleter{device});

@@ -1,4 +1,4 @@
-// Copy bandwidth of the host device beside memcpy.
+// Copy bandwidth of the host device, compared with memcpy.
 
 #include <fmt/format.h>
 
@@ -20,7 +20,8 @@ void run(Context& context) {
   const StreamRef all_stream = all.default_stream();
   const HeapMemory plain_from = heap_memory(transfer_bytes, 1);
   const HeapMemory plain_to = heap_memory(transfer_bytes, 2);
-  // Each has memory of its own: lines that other cores hold dirty would be slow to write.
+  // Each contestant has its own memory: cache lines that another core has modified are slow to
+  // write.
   const DeviceMemory from = device_memory(all, transfer_bytes, 1);
   const DeviceMemory to = device_memory(all, transfer_bytes, 2);
   const DeviceMemory one_from = device_memory(one, transfer_bytes, 1);
@@ -55,8 +56,8 @@ void run(Context& context) {
     const bool has_goal = bytes == transfer_bytes;
     add(fmt::format("{}, memcpy on device memory", size), 1, std::nullopt);
     add(fmt::format("{}, 1 thread", size), 2, has_goal ? std::optional(1.0) : std::nullopt);
-    // One core can come close to what memory gives, so more threads owe no fixed factor; they owe
-    // not to be slower.
+    // One core may already reach the memory bandwidth, so several threads need no speed-up. They
+    // must not be slower.
     add(fmt::format("{}, all threads", size), 3, has_goal ? std::optional(1.0) : std::nullopt);
   }
 }

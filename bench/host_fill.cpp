@@ -1,4 +1,4 @@
-// Fill bandwidth of the host device beside memset and std::fill.
+// Fill bandwidth of the host device, compared with memset and std::fill.
 
 #include <fmt/format.h>
 
@@ -21,7 +21,8 @@ void run(Context& context) {
   const StreamRef one = open_device("host?threads=1").default_stream();
   const StreamRef all = open_device("host").default_stream();
   const HeapMemory plain = heap_memory(transfer_bytes, 1);
-  // Each has memory of its own: lines that other cores hold dirty would be slow to write.
+  // Each contestant has its own memory: cache lines that another core has modified are slow to
+  // write.
   const DeviceMemory one_memory = device_memory(open_device("host"), transfer_bytes, 1);
   const DeviceMemory all_memory = device_memory(open_device("host"), transfer_bytes, 1);
   auto* plain_floats = reinterpret_cast<float*>(plain.get());

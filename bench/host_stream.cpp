@@ -1,4 +1,4 @@
-// What it costs to submit work to a host stream, to mark it, and to wait for it.
+// The cost of submitting work to a host stream, of marks, and of waits.
 
 #include <condition_variable>
 #include <deque>
@@ -19,7 +19,8 @@ constexpr std::size_t batch = 10'000;
 
 void do_nothing(void*) {}
 
-/// The queue most programs write themselves: functions in a deque, a mutex, a condition variable.
+/// The queue that most programs write themselves: functions in a deque, a mutex and a condition
+/// variable.
 class PlainQueue {
  public:
   PlainQueue() : thread_([this] { work(); }) {}

@@ -14,8 +14,8 @@
 #include <csignal>
 #include <cstring>
 
-// What differs from machine to machine: the instruction that stops a traced thread, what it looks
-// like, and how to read an instruction.
+// The parts that depend on the architecture: the instruction that stops a traced thread, its
+// encoding, and how to decode an instruction.
 #if defined(__aarch64__)
 #define TERN_BENCH_STOP() asm volatile("brk #0x5445" ::: "memory")
 #elif defined(__x86_64__)
@@ -41,9 +41,10 @@ std::uint32_t word_of(const unsigned char* code) noexcept {
 }
 unsigned long long& counter_of(Registers& registers) noexcept { return registers.pc; }
 bool is_stop(const unsigned char* code) noexcept { return word_of(code) == 0xd42a88a0; }
-/// A stop leaves the thread in front of it.
+/// After a stop, the program counter is at the stop instruction.
 constexpr std::uint64_t stop_bytes = 4, passed_stop_bytes = 0;
-/// A load that a matching store completes. Stepping between the two makes that store fail, always.
+/// Returns whether the instruction is an exclusive load. Single-stepping between it and its
+/// exclusive store makes the store fail every time.
 bool is_unsteppable(const unsigned char* code) noexcept {
   const std::uint32_t word = word_of(code);
   const bool is_single = (word & 0x3fe00000) == 0x08400000;  // ldxr, ldaxr
@@ -58,7 +59,7 @@ using Registers = user_regs_struct;
 
 unsigned long long& counter_of(Registers& registers) noexcept { return registers.rip; }
 bool is_stop(const unsigned char* code) noexcept { return *code == 0xcc; }
-/// A stop leaves the thread behind it.
+/// After a stop, the program counter is behind the stop instruction.
 constexpr std::uint64_t stop_bytes = 1, passed_stop_bytes = 1;
 bool is_unsteppable(const unsigned char*) noexcept { return false; }
 
@@ -75,7 +76,7 @@ bool is_unsteppable(const unsigned char*) noexcept { return false; }
 
 #endif
 
-/// What the child tells: first that it is ready, then what it has counted.
+/// A message of the child: first that it is ready, then the counts.
 struct Message {
   enum class Kind : std::uint8_t { ready, counted, refused, unsteppable } kind = Kind::ready;
   int os_code = 0;
@@ -83,8 +84,7 @@ struct Message {
   std::uint64_t atomics = 0;
 };
 
-/// The child's side. It was forked from a process with threads, so it may call the system and
-/// nothing else.
+/// The child. It was forked from a process with threads, so it may only make system calls.
 class Stepper {
  public:
   Stepper(pid_t thread, int out) : thread_(thread), out_(out) {}
@@ -98,7 +98,7 @@ class Stepper {
     if (end == Message::Kind::counted) {
       pass_stop(stop_bytes);
     } else if (trace(PTRACE_CONT) && wait_for_trap(PTRACE_CONT)) {
-      // Without somebody to trace it the thread would die of the second stop.
+      // Skip the second stop: without a tracer it would kill the thread.
       pass_stop(stop_bytes - passed_stop_bytes);
     }
     send(end);
@@ -124,7 +124,7 @@ class Stepper {
     }
   }
 
-  /// Other signals are handed to the thread, which then goes on as it did.
+  /// Passes other signals on to the thread and continues it.
   bool wait_for_trap(__ptrace_request go_on) noexcept {
     for (;;) {
       int status = 0;
@@ -148,7 +148,7 @@ class Stepper {
     for (std::size_t i = 0; i < longest_instruction; i += sizeof(long)) {
       errno = 0;
       const long word = ptrace(PTRACE_PEEKTEXT, thread_, counter_of(registers_) + i, nullptr);
-      // An instruction may be the last of its page.
+      // The instruction may be the last one of its page, so reading further fails.
       if (errno != 0) return i > 0;
       std::memcpy(code + i, &word, sizeof(word));
     }
@@ -166,7 +166,7 @@ class Stepper {
   Message message_ = {};
 };
 
-/// Between two stops, and nothing else there but the call.
+/// Calls the function between two stops. There must be no other code between them.
 [[gnu::noinline]] void run_between_stops(const std::function<void()>& function) {
   TERN_BENCH_STOP();
   function();
@@ -203,10 +203,11 @@ bool is_atomic_instruction(const unsigned char* code) noexcept {
     return std::memchr(prefixes, byte, sizeof(prefixes)) != nullptr;
   };
   while (at < longest_instruction && is_prefix(code[at])) ++at;
-  if (code[at] == 0xf0) return true;  // lock
+  if (code[at] == 0xf0) return true;  // lock prefix
   if ((code[at] & 0xf0) == 0x40) ++at;
   const bool is_exchange = code[at] == 0x86 || code[at] == 0x87;
-  return is_exchange && (code[at + 1] & 0xc0) != 0xc0;  // with memory: locked by itself
+  return is_exchange &&
+         (code[at + 1] & 0xc0) != 0xc0;  // xchg with memory, which needs no lock prefix
 }
 
 #else
@@ -224,7 +225,7 @@ InstructionCount count_instructions(const std::function<void()>& function) {
   int pipe_ends[2] = {};
   if (pipe(pipe_ends) != 0) return refuse(std::strerror(errno));
   const auto thread = static_cast<pid_t>(syscall(SYS_gettid));
-  // Where a process may only be traced by its parents, it has to allow its children to.
+  // On some systems only a parent may trace a process. Allow the child to do it.
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   const pid_t child = fork();
   if (child < 0) return refuse(std::strerror(errno));

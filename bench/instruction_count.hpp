@@ -1,9 +1,9 @@
-// Counts the instructions that a function executes, and the atomic ones among them, by stepping
-// through it: exact, whatever the function calls and wherever the atomics come from.
+// Counts the instructions that a function executes, and the atomic instructions among them, by
+// single-stepping. The count is exact and includes all called functions.
 //
-// A child process traces the calling thread for as long as that takes, a few microseconds for each
-// instruction. Loads, stores and barriers are not atomics here, only what reads, changes and writes
-// memory in one step.
+// A child process traces the calling thread. Each instruction takes a few microseconds. An atomic
+// instruction is one that reads, modifies and writes memory in one step; plain loads, stores and
+// barriers do not count.
 
 #pragma once
 
@@ -16,15 +16,16 @@ namespace tern::bench {
 struct InstructionCount {
   std::uint64_t instructions = 0;
   std::uint64_t atomics = 0;
-  /// Why nothing was counted; empty if it was. The function has run all the same.
+  /// Why nothing was counted, or empty. The function runs in either case.
   std::string refusal = {};
 };
 
-/// Not from two threads at a time. The function must not throw.
+/// Call from one thread at a time. The function must not throw.
 [[nodiscard]] InstructionCount count_instructions(const std::function<void()>& function);
 
-/// Does the instruction read, change and write memory in one step? `code` has what an instruction
-/// takes at most, 16 bytes. Of the machine this was built for.
+/// Returns whether the instruction reads, modifies and writes memory in one step. `code` has 16
+/// bytes, the maximum length of an instruction. Knows the instructions of the machine that it was
+/// compiled for.
 [[nodiscard]] bool is_atomic_instruction(const unsigned char* code) noexcept;
 
 }  // namespace tern::bench

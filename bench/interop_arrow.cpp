@@ -1,4 +1,4 @@
-// What a table costs that goes to another library as an Arrow device array, and comes from one.
+// The cost of exporting a table as an Arrow device array, and of importing one.
 
 #include <array>
 #include <cstddef>
@@ -18,9 +18,8 @@ namespace {
 constexpr std::size_t columns = 100;
 constexpr double goal_us = 20;
 
-/// Somebody else's structure around one of ours, so that it is imported as a stranger's. It lives
-/// until it is let go, which may be later than anybody here knows. Its schema is his too, and
-/// stays.
+/// Wraps an exported structure, so that the import treats it as foreign. The wrapper lives until
+/// Tern releases it, which may be later than the import. Its schema is kept.
 struct Wrapped {
   ArrowDeviceArray outer = {};
   ArrowArray inner = {};
@@ -75,7 +74,7 @@ void run(Context& context) {
   });
   ArrowSchema kept;
   try_export_arrow_schema(table.schema(), &kept).value();
-  // A schema is exchanged once, for all tables that follow.
+  // A schema is exchanged once, and is then used for all tables.
   const auto borrowed = [&] {
     ArrowSchema schema = kept;
     schema.release = [](ArrowSchema* self) { self->release = nullptr; };

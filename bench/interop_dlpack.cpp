@@ -1,4 +1,4 @@
-// What a tensor costs that goes to another library and comes from one, beside a handle's copy.
+// The cost of exporting and importing a tensor, compared with copying a handle.
 
 #include <array>
 #include <cstddef>
@@ -16,8 +16,8 @@ namespace {
 
 constexpr double goal_ns = 300;
 
-/// Somebody else's tensor around one of ours, so that it is imported as a stranger's. It lives
-/// until it is let go, which may be later than anybody here knows.
+/// Wraps an exported tensor, so that the import treats it as foreign. The wrapper lives until Tern
+/// calls its deleter, which may be later than the import.
 struct Wrapped {
   abi::DLManagedTensorVersioned managed;
   abi::DLManagedTensorVersioned* inner;

@@ -1,4 +1,4 @@
-// What counting every copy costs, and asking whether it may go to the host: beside a small copy.
+// The cost of counting every copy and of checking the gates, compared with a small copy.
 
 #include <array>
 #include <cstddef>

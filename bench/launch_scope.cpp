@@ -1,5 +1,5 @@
-// What declaring its buffers adds to a launch: on one stream, where a few compares must do, and
-// between two, beside the wait that a program would queue itself.
+// What the declaration of its buffers adds to a launch: on one stream, where it should cost a few
+// comparisons, and on two streams, compared with a wait that the program queues itself.
 
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@ constexpr std::size_t max_buffers = 8;
 
 void do_nothing(const KernelCall&) {}
 
-/// A kernel that takes so many addresses and does nothing.
+/// A kernel that takes a number of addresses and does nothing.
 class IdleKernel {
  public:
   IdleKernel(const Device& device, std::size_t addresses) {
@@ -39,7 +39,7 @@ class IdleKernel {
         text += fmt::format("{}.param .u64 p{}", i == 0 ? "" : ", ", i);
       }
       text += ") { ret; }\n";
-      // With the zero at its end, which the driver looks for.
+      // Includes the terminating zero, which the driver needs.
       source.image = std::as_bytes(std::span(text.c_str(), text.size() + 1));
     } else if (backend == "opencl") {
       text = "__kernel void " + entry + "(";
@@ -55,7 +55,7 @@ class IdleKernel {
     if (loaded) kernel_ = *loaded;
   }
 
-  /// A driver that is a fake may have no use for our text.
+  /// False if a fake driver cannot load this image.
   [[nodiscard]] explicit operator bool() const { return bool(kernel_); }
   [[nodiscard]] const Kernel& kernel() const { return kernel_; }
   void launch(StreamRef stream, std::span<void* const> addresses) const {
@@ -117,7 +117,8 @@ void launch_kernel(const Course& course, StreamRef stream) {
 void add_one_stream(Context& context, const Course& course, StreamRef stream, double goal_ns) {
   const std::size_t rounds = context.usual_or_quick<std::size_t>(500, 5);
   const std::size_t count = course.buffers.size();
-  // There a thread is woken by each launch that comes late enough, which hides everything else.
+  // On the host device, a launch may have to wake a thread, which takes longer than everything
+  // else.
   const bool is_host = stream.device().info().is_host;
   const std::string buffers = fmt::format("{} buffer{}", count, count == 1 ? "" : "s");
   context.step(buffers);

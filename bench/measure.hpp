@@ -1,7 +1,5 @@
-// Timing for bench cases: several bodies measured in turns, the median of each.
-//
-// In turns, so that what slows the machine down for a while slows all of them; the median, so that
-// the rest of it does not count.
+// Timing for bench cases. Several bodies are measured in turns, so that a slow phase of the machine
+// affects all of them. The result is the median, so that single outliers do not count.
 
 #pragma once
 
@@ -13,14 +11,15 @@ namespace tern::bench {
 
 using Body = std::function<void()>;
 
-/// Seconds one call of each body takes: the median over rounds of one call each, after one round to
-/// warm up, for about `seconds` per body and at least 5 rounds.
+/// Returns the seconds that one call of each body takes. Each round calls every body once. The
+/// result is the median of the rounds. There is one warm-up round, then at least 5 rounds or about
+/// `seconds` per body.
 [[nodiscard]] std::vector<double> median_seconds(const std::vector<Body>& bodies, double seconds);
 
-/// Nanoseconds per operation of a body that does `operations` of them.
+/// Returns the nanoseconds per operation of a body that makes `operations` operations.
 [[nodiscard]] double median_ns(const Body& body, std::size_t operations, double seconds);
 
-/// There must be some.
+/// `values` must not be empty.
 [[nodiscard]] double median(std::vector<double> values);
 
 }  // namespace tern::bench

@@ -19,7 +19,8 @@ double seconds_of_pairs(Resource& resource, StreamRef stream, std::size_t bytes,
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// How many pairs take that long: doubled from 4 until a tenth of it is reached, then scaled.
+/// Returns how many pairs take about `seconds`. Doubles the count from 4 until the pairs take a
+/// tenth of the time, then scales.
 std::size_t pairs_in(double seconds, Resource& resource, StreamRef stream, std::size_t bytes) {
   std::size_t count = 4;
   double taken = seconds_of_pairs(resource, stream, bytes, count);
@@ -42,8 +43,8 @@ Scores pair_ns(const Context& context, const Contestants& contestants, StreamRef
   std::vector<std::vector<double>> times(contestants.size());
   for (std::size_t batch = 0; batch < batches; ++batch) {
     for (std::size_t i = 0; i < contestants.size(); ++i) {
-      // Not timed: one contestant leaves the caches and the clock of the core to the next, and
-      // those that wait for the driver leave them cold.
+      // A warm-up that is not timed: the previous contestant may have left the caches cold and the
+      // core clock low, especially if it waits for the driver.
       static_cast<void>(seconds_of_pairs(*contestants[i], stream, bytes, 1 + counts[i] / 8));
       const double seconds = seconds_of_pairs(*contestants[i], stream, bytes, counts[i]);
       times[i].push_back(seconds * 1e9 / static_cast<double>(counts[i]));

@@ -1,4 +1,4 @@
-// Allocate and free, over and over: what a block costs that is given back at once.
+// Measures pairs of one allocation and one free of the same block.
 
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace tern::bench {
 
-/// Median nanoseconds per pair of each contestant: batches of about a twenty-fifth of the seconds
-/// per figure, taken in turns. Throws if a contestant refuses.
+/// Returns the median nanoseconds per pair for each contestant. The contestants run in turns, in
+/// batches of about 1/25 of the seconds per figure. Throws if an allocation fails.
 [[nodiscard]] Scores pair_ns(const Context& context, const Contestants& contestants,
                              StreamRef stream, std::size_t bytes, std::size_t batches);
 

@@ -1,4 +1,5 @@
-// What admission costs: threads through one budget, and through a tree of three levels.
+// The cost of a budget: threads that allocate through one budget, and through a tree of three
+// levels.
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// How fast a pool says no: at its limit, the first time and again.
+// How fast a pool rejects a request at its limit: the first time, and again.
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double goal_first_us = 20, goal_again_us = 1;
 
-/// Of one request, which must be refused.
+/// Returns the time of one request, which must fail.
 double refusal_us(Resource& resource, StreamRef stream, std::size_t bytes) {
   const Clock::time_point start = Clock::now();
   const Result<Block> block = resource.try_allocate({.bytes = bytes, .stream = stream});
@@ -68,7 +68,7 @@ void run(Context& context) {
       const std::size_t free = cap - fragmented.live_bytes();
       add_refusals(context, stage, fmt::format("{}, over limit", load.text()), *pool, fragmented,
                    free + 2 * mib);
-      // Less than is free, and more than there is in whole pages.
+      // A request for less than the free bytes, but more than the free whole pages.
       const std::size_t largest = fragmented.largest_bytes();
       if (largest + 4 * mib >= free) continue;
       add_refusals(context, stage, fmt::format("{}, in pieces", load.text()), *pool, fragmented,

@@ -1,5 +1,5 @@
-// A pool at nine tenths of its limit: does a request fail that should not, and how much of the free
-// memory can one block have?
+// A pool at nine tenths of its limit: does it fail a request that it could serve, and how much of
+// the free memory can one block use?
 
 #include <fmt/format.h>
 
@@ -20,13 +20,14 @@ struct Start {
   std::size_t initial_bytes;
 };
 
-/// Of the memory that is not live, by sizes and whether half of the blocks were freed.
+/// The goal for the largest block, in percent of the memory that is not live. It depends on the
+/// sizes and on whether half of the blocks were freed.
 double goal_of_free(Sizes sizes, bool is_half) {
   if (sizes == Sizes::uniform) return is_half ? 55 : 50;
   return is_half ? 80 : 25;
 }
 
-/// One figure of several runs.
+/// The mean of a figure over several runs.
 class Mean {
  public:
   void add(double value) {
@@ -48,7 +49,8 @@ class Mean {
   double sum_ = 0, least_ = 0;
 };
 
-/// The largest block there is, as a part of what is free in whole pages and of all that is free.
+/// The largest block that can be allocated, relative to the free whole pages and to all free
+/// memory.
 struct Largest {
   Mean of_pages, of_free;
 

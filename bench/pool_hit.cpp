@@ -1,4 +1,5 @@
-// The pool's shortest way, counted instead of timed: calls of the driver, instructions, atomics.
+// The fast path of the pool, counted instead of timed: driver calls, instructions, atomic
+// instructions.
 
 #include <fmt/format.h>
 
@@ -22,7 +23,7 @@ void run_pairs(Resource& resource, StreamRef stream, std::size_t count) {
   }
 }
 
-/// A simulated device counts what it is asked for, whoever asks.
+/// Returns the calls of the simulated device, by any caller.
 std::uint64_t simulated_calls(const Device& device) {
   std::uint64_t calls = 0;
   for (const std::string_view name : {"allocate", "release", "map", "pin", "copy", "fill", "launch",

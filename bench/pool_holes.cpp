@@ -1,4 +1,4 @@
-// Allocating and freeing one block in a pool full of smaller holes.
+// Allocates and frees one block in a pool that is full of smaller holes.
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@ constexpr std::size_t hole_bytes = 4 * kib;
 constexpr std::size_t goal_holes = 10'000;
 constexpr double goal_ns = 90;
 
-/// Twice as many blocks, of which every second one is freed; gives those that stay.
+/// Allocates twice as many blocks and frees every second one. Returns the others.
 std::vector<Block> make_holes(Resource& resource, StreamRef stream, std::size_t holes) {
   std::vector<Block> blocks, kept;
   for (std::size_t i = 0; i < 2 * holes; ++i) {

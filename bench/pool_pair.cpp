@@ -1,4 +1,4 @@
-// Allocating and freeing one block again and again: the pool's shortest way.
+// Allocates and frees one block repeatedly: the fast path of the pool.
 
 #include <fmt/format.h>
 
@@ -13,8 +13,8 @@ namespace {
 
 constexpr double goal_ns = 45;
 
-/// A pool for somebody who has the driver's handle of a stream and nothing else: every call finds
-/// out which stream that is.
+/// A pool for callers that have only the driver's handle of a stream. Every call looks up the
+/// stream of the handle.
 class ByHandle final : public Resource {
  public:
   ByHandle(ResourceHandle pool, NativeStream handle) : pool_(std::move(pool)), handle_(handle) {}
@@ -45,13 +45,14 @@ class ByHandle final : public Resource {
   const NativeStream handle_;
 };
 
-/// The same pairs once more, by the handle of the stream instead of the stream.
+/// The same pairs, by the handle of the stream instead of the stream.
 void add_by_handle(Context& context, const Stage& stage, const ResourceHandle& pool) {
   if (!stage.device.can(Capability::borrowed_streams)) return;
   const std::size_t bytes = 4 * kib;
   context.step("by handle");
   const NativeStream handle = stage.streams[0].try_native().value();
-  // Who has the handle has borrowed it for as long as it is used; the calls borrow it once more.
+  // The caller borrows the stream for the whole time; each call borrows it once more, which is the
+  // fast case.
   const Stream borrowed = Stream::borrow(stage.device, handle);
   const ResourceHandle by_handle = std::make_shared<ByHandle>(pool, handle);
   const Scores ns = pair_ns(context, {by_handle, pool}, borrowed, bytes, 7);

@@ -1,4 +1,4 @@
-// What a pool of page-locked memory holds for what it was asked for.
+// How much memory a pool of page-locked memory holds, compared with the requested bytes.
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@ constexpr std::size_t slab_bytes = 64 * mib;
 
 void run(Context& context) {
   const Stage stage(context);
-  // Page-locked memory is real: everything that is held here is taken from the machine.
+  // Page-locked memory is allocated from the machine immediately, so the sizes are moderate.
   const std::size_t target = context.usual_or_quick(2 * gib, 128 * mib);
   const std::size_t max_bytes = context.usual_or_quick(256 * mib, 16 * mib);
   const auto pool = make_pool(stage.device, {.kind = MemoryKind::pinned});

@@ -1,4 +1,4 @@
-// Random allocations and frees of up to 4 MiB, with much room and with little.
+// Random allocations and frees of up to 4 MiB, with much free memory and with little.
 
 #include <fmt/format.h>
 
@@ -19,7 +19,7 @@ struct Outcome {
   std::size_t failures = 0;
 };
 
-/// The loop of RMM's benchmark. The numbers it draws are part of the time.
+/// The loop of RMM's benchmark. The time includes the random numbers.
 Outcome run_random(Resource& resource, StreamRef stream, std::size_t count,
                    std::size_t usage_bytes) {
   constexpr std::size_t max_bytes = 4 * mib;

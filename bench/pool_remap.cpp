@@ -1,4 +1,4 @@
-// What it costs to put a large block together from free pages.
+// The cost of building a large block from free pages.
 
 #include <fmt/format.h>
 
@@ -17,14 +17,15 @@ double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-/// Moving one page at a time, without a pool: unmap here, map there, give access.
+/// Moves one page at a time, without a pool: unmaps it, maps it elsewhere, and sets the access
+/// rights.
 double driver_us_per_page(const Device& device, std::size_t pages) {
   const std::size_t page = device.info().page_bytes;
   auto* base = static_cast<std::byte*>(device.try_reserve(2 * pages * page).value());
   std::vector<NativePages> handles;
   for (std::size_t i = 0; i < pages; ++i) {
     handles.push_back(device.try_create_pages(page).value());
-    // Only every second page is mapped, as in a pool whose free pages are scattered.
+    // Map only every second page, as in a pool whose free pages are scattered.
     device.try_map(base + 2 * i * page, handles[i]).value();
   }
   const Clock::time_point start = Clock::now();

@@ -1,4 +1,4 @@
-// What programs would hold: allocation traces replayed, and the memory held beside the memory used.
+// Replays allocation traces, and compares the memory held with the memory used.
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ constexpr double goal_footprint = 1.2;
 struct Replay {
   double ns_per_call = 0;
   std::size_t failures = 0;
-  std::size_t peak_bytes = 0;  // asked for, live, at a time
+  std::size_t peak_bytes = 0;  // the peak of the requested bytes that are live
 };
 
 Replay replay(const AllocationTrace& trace, Resource& resource, std::span<const Stream> streams) {
@@ -43,7 +43,7 @@ Replay replay(const AllocationTrace& trace, Resource& resource, std::span<const 
       one = {};
       continue;
     }
-    // A stalled stream never gets anywhere, so nothing may wait for it.
+    // Streams are stalled forever, so a request must not wait for them.
     const Result<Block> block =
         resource.try_allocate({.bytes = step.bytes, .stream = stream, .wait = Wait::never});
     if (!block) {
@@ -108,7 +108,7 @@ void run_trace(Context& context, const Stage& stage, AllocationTrace trace, bool
   if (also_stalled) run_stalled(context, stage, trace, streams);
 }
 
-/// Divides the training so that it fits the device.
+/// Returns a scale with which the training fits the device.
 std::size_t training_scale(Context& context, const Device& device) {
   if (context.is_quick()) return 4;
   const std::size_t total = device.info().total_bytes;

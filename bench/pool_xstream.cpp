@@ -1,4 +1,4 @@
-// One thread and many streams: every block is freed on the stream after the one that had it.
+// One thread and many streams: each block is freed on another stream than the one that used it.
 
 #include <fmt/format.h>
 
@@ -32,7 +32,7 @@ class Ring {
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
 
-  /// Calls of the resource: one in the first round, two later.
+  /// Makes one call of the resource in the first round, two in later rounds.
   void step(std::size_t i) {
     const std::size_t slot = i % slots_.size();
     free(slot);

@@ -21,7 +21,7 @@ struct Loaded {
 
 Loaded load() {
   Loaded loaded;
-  // Never closed: the driver does not survive that.
+  // Never closed, because the driver cannot be unloaded.
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) library = dlopen("libcuda.so", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -65,7 +65,7 @@ const Loaded& loaded() {
   return once;
 }
 
-/// The number in "cuda:1".
+/// Returns the number in a spec such as "cuda:1".
 std::optional<int> ordinal_of(std::string_view spec) {
   const std::size_t colon = spec.find(':');
   int ordinal = 0;
@@ -100,7 +100,7 @@ RawDriver::RawDriver(const DriverTable& calls, const SharedPoolCalls& pool_calls
         "cuStreamCreateWithPriority");
 }
 
-// The context stays retained: the last release would reset it under others.
+// Does not release the context: the last release would reset the device for other users.
 RawDriver::~RawDriver() {
   static_cast<void>(calls_.cuStreamSynchronize(stream_));
   static_cast<void>(calls_.cuStreamDestroy(stream_));

@@ -1,7 +1,7 @@
-// The CUDA driver without Tern around it: what a CUDA device is compared with.
+// The CUDA driver without Tern: the baseline of the cases on CUDA devices.
 //
-// It is loaded here, and not taken from the library, so that nothing of Tern's stands between a
-// case and the driver, and the command needs no more of the library than its public face.
+// This file loads the driver itself instead of using the library's table. So no code of Tern is
+// between a case and the driver, and the command uses only the public interface of the library.
 
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace tern::bench {
 
-/// The entries of the pool that all programs share, which Tern itself does not call.
+/// Entries for the default pool of a device, which Tern itself does not call.
 struct SharedPoolCalls {
   cuda::CUresult (*cuDeviceGetDefaultMemPool)(cuda::CUmemoryPool* pool,
                                               cuda::CUdevice device) = nullptr;
@@ -23,11 +23,12 @@ struct SharedPoolCalls {
   cuda::CUresult (*cuMemPoolTrimTo)(cuda::CUmemoryPool pool, std::size_t bytes_to_keep) = nullptr;
 };
 
-/// The driver with the primary context of one device, which is the one that Tern uses too. Current
-/// on the thread that made it.
+/// The driver and the primary context of one device, which Tern uses too. The context is current on
+/// the thread that created this object.
 class RawDriver {
  public:
-  /// Null if the device is no CUDA device; null too, with a note, if its driver cannot be had.
+  /// Returns null if the device is not a CUDA device, or if its driver cannot be loaded; the latter
+  /// adds a note.
   [[nodiscard]] static std::unique_ptr<RawDriver> make(Context& context, const Device& device);
   ~RawDriver();
   RawDriver(const RawDriver&) = delete;
@@ -36,12 +37,12 @@ class RawDriver {
   [[nodiscard]] const cuda::DriverTable& calls() const { return calls_; }
   [[nodiscard]] const SharedPoolCalls& pool_calls() const { return pool_calls_; }
   [[nodiscard]] cuda::CUdevice device() const { return device_; }
-  /// Non-blocking, and nobody else's.
+  /// A non-blocking stream that only this object uses.
   [[nodiscard]] cuda::CUstream stream() const { return stream_; }
   void synchronize() const { check(calls_.cuStreamSynchronize(stream_), "cuStreamSynchronize"); }
-  /// Makes the context current on a further thread.
+  /// Makes the context current on another thread.
   void enter() const { check(calls_.cuCtxSetCurrent(context_), "cuCtxSetCurrent"); }
-  /// Throws std::runtime_error for anything but success.
+  /// Throws std::runtime_error unless the result is success.
   static void check(cuda::CUresult result, const char* call);
 
   [[nodiscard]] static cuda::CUdeviceptr address(const void* pointer) {

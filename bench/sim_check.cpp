@@ -1,4 +1,4 @@
-// What checking costs: pool operations judged per second, and opening a device of 141 GiB.
+// The cost of the checker: pool operations checked per second, and opening a device of 141 GiB.
 
 #include "bench/case.hpp"
 #include "bench/measure.hpp"

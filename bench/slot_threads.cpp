@@ -53,7 +53,7 @@ double slot_mops(Resource& resource, std::span<const Stream> streams, std::size_
                  std::size_t max_bytes, double seconds) {
   std::latch ready(static_cast<std::ptrdiff_t>(threads) + 1);
   std::atomic<bool> is_over = false;
-  // Written once by each thread, at its end.
+  // Each thread writes its result once, at its end.
   std::vector<std::size_t> steps(threads);
   std::vector<std::exception_ptr> failures(threads);
   const auto work = [&](std::size_t index) {
@@ -79,7 +79,8 @@ double slot_mops(Resource& resource, std::span<const Stream> streams, std::size_
   const Clock::time_point start = Clock::now();
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   is_over = true;
-  // Threads that are not running now still do their last step: it counts, and so does that time.
+  // A thread that is not running at the end still finishes its last step. That step and its time
+  // count.
   for (std::jthread& worker : workers) worker.join();
   const double taken = std::chrono::duration<double>(Clock::now() - start).count();
   std::size_t all = 0;

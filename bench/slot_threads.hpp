@@ -1,4 +1,5 @@
-// Threads that allocate and free at random, each on a stream and in slots of its own.
+// Threads that allocate and free at random. Each thread has its own stream and its own slots for
+// blocks.
 
 #pragma once
 
@@ -10,8 +11,8 @@
 
 namespace tern::bench {
 
-/// Millions of allocations and frees a second, of all threads together, for sizes log-uniform from
-/// 256 bytes up. A refusal throws.
+/// Returns the rate of allocations and frees of all threads together, in millions per second. Sizes
+/// are log-uniform from 256 bytes to `max_bytes`. Throws if an allocation fails.
 [[nodiscard]] double slot_mops(Resource& resource, std::span<const Stream> streams,
                                std::size_t threads, std::size_t max_bytes, double seconds);
 

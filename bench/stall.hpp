@@ -1,5 +1,6 @@
-// A Stall holds streams at one point for as long as it lives: nothing submitted later is done
-// before. It is a host function that blocks; a simulated device has its own way to hold a stream.
+// A Stall blocks streams at one point while it lives: work that is submitted later does not run
+// before the Stall is destroyed. It is a host function that blocks. On a simulated device it is
+// sim::hold.
 
 #pragma once
 
@@ -17,7 +18,7 @@ class Stall {
  public:
   explicit Stall(std::span<const Stream> streams) : device_(streams.front().device()) {
     const bool is_simulated = device_.info().backend == "sim";
-    // Questions that nothing answers for long are a mistake elsewhere, and the purpose here.
+    // Here streams are meant to stay blocked for long, so the simulated device must not report it.
     if (is_simulated) sim::set_patience(device_, hour_ms);
     for (const Stream& stream : streams) {
       if (is_simulated) {
@@ -31,7 +32,7 @@ class Stall {
     is_over_ = true;
     is_over_.notify_all();
     for (const std::uint64_t hold : holds_) sim::resume(device_, hold);
-    // The functions must not find their flag gone.
+    // The host functions read is_over_ until they return.
     static_cast<void>(device_.try_synchronize());
   }
   Stall(const Stall&) = delete;

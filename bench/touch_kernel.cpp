@@ -7,7 +7,7 @@
 namespace tern::bench {
 namespace {
 
-/// Adds one to every word. The zero behind it belongs to the image.
+/// A kernel that adds one to every word. The terminating zero is part of the image.
 constexpr std::string_view touch_ptx = R"(
 .version 6.0
 .target sm_60
@@ -43,7 +43,7 @@ done:
 }
 )";
 
-/// The same in the only language that an OpenCL device takes.
+/// The same kernel in OpenCL C.
 constexpr std::string_view touch_text = R"(
 __kernel void tern_touch(__global uint* words, ulong count) {
   for (ulong i = get_global_id(0); i < count; i += get_global_size(0)) words[i] += 1;
@@ -61,7 +61,7 @@ TouchKernel::TouchKernel(const CopyStage& stage) : device_(stage.device()) {
   const auto* image = reinterpret_cast<const std::byte*>(touch_ptx.data());
   KernelSource source = {.entry = "tern_touch", .body = touch, .text = touch_text};
   if (device_.info().backend == "cuda") {
-    // A simulated driver runs no image of a real one.
+    // A simulated driver cannot run the image of a real one.
     if (stage.raw() == nullptr) return;
     source = {.entry = "tern_touch", .image = {image, touch_ptx.size() + 1}};
   }

@@ -1,5 +1,5 @@
-// A kernel that uses all of some memory on the device, for cases about where its pages are: by a
-// kernel of the device's own kind, or by a fill where that cannot be had.
+// A kernel that reads and writes all of a memory range on the device, for cases about the location
+// of pages. If the device cannot run such a kernel, a fill is used instead.
 
 #pragma once
 
@@ -20,7 +20,7 @@ class TouchKernel {
   TouchKernel(const TouchKernel&) = delete;
   TouchKernel& operator=(const TouchKernel&) = delete;
 
-  /// Adds one to every word of it.
+  /// Adds one to every word of the memory.
   void launch(StreamRef stream, std::byte* memory, std::size_t bytes) const;
 
  private:
@@ -28,7 +28,7 @@ class TouchKernel {
   std::optional<NativeKernel> kernel_;
 };
 
-/// How long the body took, by the clock on the wall.
+/// Returns the wall-clock time of the body.
 [[nodiscard]] double seconds_of(const Body& body);
 
 }  // namespace tern::bench

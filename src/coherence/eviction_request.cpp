@@ -40,7 +40,7 @@ bool share_a_budget(const Resource* a, const Resource* b) {
   return a == b || visit_budgets(a, [&](const Budget& one) { return is_under(b, one); });
 }
 
-/// The number of Rooms that this thread has. A write-back to the host may need a second one there.
+/// The number of EvictionRequests of this thread. A write-back to the host may need a second one.
 thread_local int turns = 0;
 
 /// The number of requests of this thread that have failed.

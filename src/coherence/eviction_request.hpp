@@ -1,14 +1,14 @@
-// A EvictionRequest is one eviction request: it frees memory in a place so that a copy of a unified
-// buffer can be allocated there.
+// An EvictionRequest frees memory in a place so that a copy of a unified buffer can be allocated
+// there. It chooses which copies are evicted, and in which order.
 //
 // A caller whose allocation failed creates an EvictionRequest and calls free() until the allocation
-// succeeds or free() returns false. A EvictionRequest evicts only copies that help. If a budget
+// succeeds or free() returns false. An EvictionRequest evicts only copies that help. If a budget
 // refused the allocation, these are the copies whose memory counts against a budget that the
 // request counts against too. If the device itself has no more memory, all copies on the device
 // help.
 //
-// A EvictionRequest holds the turn of its place (Residents::turn) while it lives, so that no other
-// request takes the memory it frees. A EvictionRequest belongs to one thread.
+// An EvictionRequest holds the turn of its place (Residents::turn) while it lives, so that no other
+// request takes the memory it frees. An EvictionRequest belongs to one thread.
 
 #pragma once
 

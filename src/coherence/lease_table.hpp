@@ -1,5 +1,6 @@
 // LeaseTable holds the open leases of one unified buffer, and the claims of calls in progress. It
-// finds the conflicts between them, and lets a thread wait until a conflicting lease is released.
+// finds the conflicts between them (is_conflict), and lets a thread wait until a conflicting lease
+// is released. UnifiedCore::try_claim_range() decides whether a conflict fails or waits.
 //
 // A lease has a slot, and the number of its slot is its name. The table reuses a number after the
 // release. References to slots are valid until the next open(), which may move all slots.

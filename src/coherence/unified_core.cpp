@@ -1,5 +1,5 @@
 // The part of UnifiedCore that claims byte ranges, opens leases for which no bytes move, and closes
-// leases.
+// leases. A claim that conflicts with an open lease fails here (try_claim_range).
 
 #include "coherence/unified_core.hpp"
 

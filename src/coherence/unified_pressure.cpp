@@ -1,4 +1,6 @@
-// The part of UnifiedCore that evicts copies, and that allocates memory with the help of evictions.
+// The part of UnifiedCore that decides whether a copy may be evicted (evictability_of), evicts it
+// (try_evict), and allocates memory with the help of evictions (try_make_memory). EvictionRequest
+// chooses which copies to evict.
 
 #include <algorithm>
 #include <new>

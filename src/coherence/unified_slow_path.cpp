@@ -1,5 +1,6 @@
-// The slow path: opens leases for which bytes may have to move or streams may have to be waited
-// for, and handles bytes that do not arrive. The caller has claimed the range.
+// The part of UnifiedCore that opens leases on the slow path: bytes may have to move, and the host
+// may have to wait for streams. Also handles bytes that do not arrive. The caller has claimed the
+// range (try_claim_range), so the lease conflicts with no other.
 
 #include <algorithm>
 #include <array>

@@ -1,3 +1,8 @@
+// Lifetimes. An exported structure is the first member of an ExportState, which holds a handle of
+// the memory; the structure's deleter destroys the ExportState. An imported structure becomes the
+// context of an adopted storage, which calls the structure's deleter when the storage ends
+// (try_import).
+
 #include "tern/interop/dlpack.hpp"
 
 #include <array>

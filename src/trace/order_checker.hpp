@@ -9,9 +9,10 @@
 // occur under some schedule. For declared ranges, an access that is not reported is ordered under
 // every schedule.
 //
-// For each byte of each memory space, the checker knows the last write, the reads since then, and
-// whether the byte was ever written. The history of a block survives its free, so premature reuse
-// is an ordinary conflict.
+// For each byte of each memory space, a Shadow stores the last write, the reads since then, and
+// whether the byte was ever written. Shadow::judge compares a new access with them: two accesses
+// race if one of them writes and the clocks do not order them. The history of a block survives its
+// free, so premature reuse is an ordinary conflict.
 //
 // After lost records, the checker treats all earlier work as ordered and all memory as unknown. No
 // finding depends on what the lost records may have contained.

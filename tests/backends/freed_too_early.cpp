@@ -1,4 +1,4 @@
-// Frees a vector that a copy may still read; on the device of the given spec.
+// Frees a vector that a queued copy may still read, on the device of the given spec.
 
 #include <tern/backends/catalog.hpp>
 #include <tern/buffer/array.hpp>

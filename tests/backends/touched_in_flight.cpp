@@ -1,5 +1,5 @@
-// Touches host memory that a copy or a pool still has; on the device of the given spec. What ends
-// with "ok" is in order, and must end without a report.
+// Accesses host memory that a queued copy or a pool still uses, on the device of the given spec.
+// Cases whose names end with "ok" are correct and must produce no report.
 
 #include <cstdio>
 #include <map>

@@ -1,4 +1,4 @@
-// Ranges that overlap, and every call of the driver that may fail on every route.
+// Overlapping ranges, and a failure of every driver call on every route.
 
 #include "buffer/copy_engine.hpp"
 

@@ -1,5 +1,5 @@
-// Every kind of memory to every other, on streams of every device: which way it goes, and that all
-// bits arrive.
+// Copies from every kind of memory to every other, on streams of every device: the chosen route,
+// and all bits arrive.
 
 #include "buffer/copy_route.hpp"
 

@@ -1,5 +1,5 @@
-// A buffer remembers the stream it was made for, and those that have used it. Whoever uses or ends
-// it next may know nothing of them, and their owners nothing of him: they end at that moment.
+// A buffer remembers the stream it was made for and the streams that used it. These streams may end
+// while another thread, which does not know them, uses or destroys the buffer.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// A working set of four times what a device may hold, on every device there is.
+// A working set of four times the device budget, on every device.
 
 #include <gtest/gtest.h>
 

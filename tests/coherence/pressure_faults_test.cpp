@@ -1,5 +1,5 @@
-// Unified buffers under pressure while calls fail, threads meet and devices are lost: nothing is
-// wrong afterwards, and nothing is left.
+// Unified buffers under pressure while calls fail, threads race and devices are lost. Afterwards
+// all bytes are correct and nothing is leaked.
 
 #include <gtest/gtest.h>
 

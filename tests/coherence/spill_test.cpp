@@ -1,4 +1,4 @@
-// Unified buffers whose host has too little memory too, with a file behind it.
+// Unified buffers whose host memory is limited too, with a spill file.
 
 #include <gtest/gtest.h>
 

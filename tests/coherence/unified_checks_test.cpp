@@ -1,4 +1,4 @@
-// Writes that no lease knows of, found by the next access.
+// Writes without a lease, which the next access detects.
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-// Random programs over the places of one unified buffer, on every device there is, against an array
-// that is always right.
+// Random programs on one unified buffer with several places, on every device, compared with a plain
+// array.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Copies that fail, and devices that are lost while others have the same bytes.
+// Copies that fail, and lost devices while other places have the same bytes.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Who looks at a few bytes of a buffer while other threads make its copies go.
+// Accesses to a few bytes of a buffer while other threads drop or evict its copies.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Directories of unified buffers that have too many pieces: what is copied to make them fewer.
+// Directories with too many intervals: which bytes are copied to reduce them.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// A program that goes on for long holds no more of the default pool than it needs in one round.
+// A long-running program holds no more memory of the default pool than one round needs.
 
 #include <gtest/gtest.h>
 

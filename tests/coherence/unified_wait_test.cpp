@@ -1,4 +1,4 @@
-// Leases that were given time wait for room.
+// Leases with a LeaseWait wait for memory.
 
 #include <gtest/gtest.h>
 

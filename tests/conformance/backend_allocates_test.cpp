@@ -1,4 +1,4 @@
-// Second rung: memory of each declared kind, and every request that cannot be met refused.
+// Memory of each declared kind; requests that cannot be met fail.
 
 #include <limits>
 

@@ -1,4 +1,4 @@
-// Third rung: copies in and out, in one and two dimensions.
+// Copies in and out, in one and two dimensions.
 
 #include <limits>
 

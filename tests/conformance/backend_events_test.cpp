@@ -1,4 +1,4 @@
-// Rung: events stand for a point in a stream, for other streams, the host and the clock.
+// An event represents a point in a stream, for other streams, the host and timing.
 
 #include "support/ladder.hpp"
 

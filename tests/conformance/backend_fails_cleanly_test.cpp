@@ -1,4 +1,4 @@
-// Last rung: misuse is an error with a name, and afterwards the device works as before.
+// Misuse fails with a named error, and the device works as before.
 
 #include "support/forked_child.hpp"
 #include "support/ladder.hpp"

@@ -1,7 +1,7 @@
-// The ladder under every fault plan: a program that climbs all rungs runs once for each call it
-// makes and each kind of fault that can happen to it. It fails with exactly that error or comes to
-// the right bytes, leaves nothing behind, and the device works as before; a lost one says why it is
-// lost and takes its memory back.
+// Every fault plan: a program that uses all functions of the contract runs once for each of its
+// calls and each kind of fault of that call. The program fails with exactly that error or computes
+// the right bytes. It leaks nothing, and the device works as before. A lost device reports why it
+// is lost, and its memory can still be freed.
 
 #include <gtest/gtest.h>
 

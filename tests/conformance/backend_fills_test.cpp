@@ -1,4 +1,4 @@
-// Rung: fills of every element width, at any address, small and large.
+// Fills of every element width, at any address, small and large.
 
 #include <complex>
 #include <limits>

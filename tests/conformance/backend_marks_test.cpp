@@ -1,4 +1,4 @@
-// Rung: marks stand for all work submitted so far, without costing the device anything.
+// A mark represents all work submitted so far and makes no call to the device.
 
 #include <thread>
 

@@ -1,4 +1,4 @@
-// First rung: the device opens and says who it is.
+// The device opens and describes itself.
 
 #include <set>
 

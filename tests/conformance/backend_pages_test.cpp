@@ -1,4 +1,4 @@
-// Rung: addresses reserved, pages mapped, moved and given back.
+// Reserved addresses, and pages that are mapped, moved and freed.
 
 #include <limits>
 

@@ -1,4 +1,4 @@
-// Rung: allocation and release in stream order.
+// Stream-ordered allocation and free.
 
 #include <limits>
 

@@ -1,4 +1,4 @@
-// Rung: work on one stream is in order, work on two has none until one waits.
+// Work on one stream is ordered. Work on two streams is not, until one waits.
 
 #include <atomic>
 #include <mutex>

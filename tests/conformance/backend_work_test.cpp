@@ -1,4 +1,4 @@
-// Rung: host functions, kernels and prefetches.
+// Host functions, kernels and prefetches.
 
 #include "support/ladder.hpp"
 

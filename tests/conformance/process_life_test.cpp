@@ -1,5 +1,5 @@
-// From the beginning of a process to its end: static buffers that outlive main(), and a forked
-// child, which has the memory of its parent and none of its threads and drivers.
+// The beginning and the end of a process: static buffers that outlive main(), and a forked child,
+// which has the memory of its parent but not its threads and drivers.
 
 #include <gtest/gtest.h>
 #include <unistd.h>

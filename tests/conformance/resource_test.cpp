@@ -1,5 +1,5 @@
-// What every resource promises, whatever is inside: sizes and alignments, generations, mistakes
-// that change nothing, statistics that end at zero, and stream order that the checker finds right.
+// What every resource guarantees: sizes, alignments and generations, misuse that changes nothing,
+// statistics that end at zero, and a stream order that the checker accepts.
 
 #include "tern/memory/resource.hpp"
 

@@ -1,4 +1,4 @@
-// Marks: what they cost, how they are answered when records run short, streams and devices end.
+// Marks: their cost, and their answers when records run out and when streams and devices end.
 
 #include "device/device_state.hpp"
 

@@ -1,5 +1,5 @@
-// Every call that a backend gets in a scenario fails once: the error surfaces, a retry works, and
-// in the end nothing is left behind.
+// Every backend call of a scenario fails once. The error is reported, a retry succeeds, and nothing
+// is leaked.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// libFuzzer: any bytes at all, imported as a Arrow table.
+// libFuzzer target: imports arbitrary bytes as an Arrow table.
 
 #include "support/arrow_fuzz.hpp"
 

@@ -1,4 +1,4 @@
-// libFuzzer: any bytes at all, imported as a DLPack tensor.
+// libFuzzer target: imports arbitrary bytes as a DLPack tensor.
 
 #include "support/dlpack_fuzz.hpp"
 

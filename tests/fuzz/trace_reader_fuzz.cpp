@@ -1,4 +1,4 @@
-// libFuzzer: any bytes at all, read and checked as a trace.
+// libFuzzer target: reads and checks arbitrary bytes as a trace.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Writes the traces that fuzzing starts from into a folder.
+// Writes the initial traces for fuzzing to a folder.
 
 #include <filesystem>
 #include <fstream>

@@ -1,7 +1,7 @@
-// Tern behind a few C functions, for a script that uses it beside PyTorch and CuPy in one process.
+// C functions around Tern, for a script that uses Tern beside PyTorch and CuPy in one process.
 //
-// Every function returns 0, or 1 with the sentence in neighbour_error(). Used by one thread at a
-// time, except neighbour_grow(), which has nothing in common with the others.
+// Every function returns 0, or 1 with the error in neighbour_error(). For one thread at a time,
+// except neighbour_grow(), which is independent of the other functions.
 
 #include <cstddef>
 #include <cstdint>

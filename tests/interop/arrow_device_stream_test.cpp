@@ -1,4 +1,4 @@
-// Tables that go out and come in one after the other, in memory of any device.
+// Streams of tables, exported and imported, in memory of any device.
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// What an exchange takes of the host's heap and asks of devices, and what is left of it when the
-// heap has nothing to give.
+// The heap allocations and device calls of an exchange, and its behaviour when the heap is
+// exhausted.
 
 #include <gtest/gtest.h>
 

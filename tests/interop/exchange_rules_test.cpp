@@ -1,5 +1,5 @@
-// Rules that others rely on and that hold for tensors and tables alike: who waits for whom, what a
-// structure says of its memory, what memory is when it comes back, and what late deleters may do.
+// Rules for tensors and tables that other libraries rely on: who waits for whom, how a structure
+// describes its memory, what an import of an export returns, and late deleters.
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

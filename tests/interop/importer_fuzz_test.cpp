@@ -1,4 +1,4 @@
-// The fuzz targets of the importers on inputs that are the same every time.
+// Runs the fuzz targets of the importers on constant inputs.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What a PmrUpstream promises as a resource is tested in tests/conformance/resource_test.cpp.
+// PmrUpstream. tests/conformance/resource_test.cpp tests what it guarantees as a resource.
 
 #include "tern/interop/pmr.hpp"
 

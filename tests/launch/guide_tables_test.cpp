@@ -1,4 +1,4 @@
-// The tables of the guide that say what is refused, and with which error: each row is provoked.
+// The tables of errors in the guide: each row is provoked.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// Memory that is used on one stream, dropped, and given to another: what declared uses are for.
+// Memory that is used on one stream, dropped, and reused by another stream: declared uses make this
+// safe.
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,10 @@
-// The field a litmus program runs on: a device, and memory and kernels that are kept from run to
-// run.
+// A Field runs litmus programs on a device. It keeps memory and kernels from run to run.
 //
-// A run sets all locations to their first values, makes the streams and events, submits the steps
-// in order, lets everything finish and reads the words the program looks at. The host waits for the
-// device before and after, so runs do not meet. To bring rare outcomes about, some streams can be
-// kept from starting while the rest is submitted: what they are kept with is opened before any step
-// that may make the host wait for them. Confined to one thread; must end before its device.
+// A run sets all locations to their initial values, creates the streams and events, submits the
+// steps in order, waits for everything, and reads the words of the outcome. The host waits for the
+// device before and after, so runs do not overlap. To provoke rare outcomes, a run can stall some
+// streams while the rest is submitted. The stall ends before any step that may make the host wait
+// for these streams. For one thread; must be destroyed before its device.
 
 #pragma once
 
@@ -25,15 +24,15 @@
 
 namespace tern::test::litmus {
 
-/// What keeps the streams of a set from starting.
+/// How a set of streams is kept from starting.
 struct Stall {
   enum class By : std::uint8_t { nothing, gate, fill, kernel };
   By by = By::nothing;
   std::uint32_t streams = 0;  // bit i: stream i of the program
 };
 
-/// The way to stall in one run of many: not at all, then every set of streams by every means in
-/// turn.
+/// Returns the stall for one of many runs: first none, then every set of streams with every kind of
+/// stall in turn.
 [[nodiscard]] Stall stall_of_run(const Program& program, std::uint64_t run);
 
 class Field {
@@ -43,10 +42,10 @@ class Field {
   Field& operator=(const Field&) = delete;
   ~Field();
 
-  /// Why the device cannot run the program, or nothing.
+  /// Returns why the device cannot run the program, or nullopt.
   [[nodiscard]] static std::optional<std::string> lacks(const Device& device,
                                                         const Program& program);
-  /// Throws what the device throws.
+  /// Throws the errors of the device.
   Outcome run(const Program& program, const Stall& stall = {});
 
  private:
@@ -57,7 +56,7 @@ class Field {
 
   void place(const Program& program);
   void set_first_values(const Program& program);
-  /// A fill where the device cannot do what is asked for.
+  /// Returns the kind of stall, or a fill if the device does not support that kind.
   [[nodiscard]] Stall::By means_of(const Stall& stall) const;
   void hold_back(const Program& program, const Stall& stall, Objects& objects);
   void let_others_go_ahead(const Program& program, const Stall& stall, Objects& objects);
@@ -67,25 +66,26 @@ class Field {
 
   [[nodiscard]] std::byte* at(const Words& words) const;
   [[nodiscard]] Kernels& kernels();
-  /// Tells a simulated device what the host does with memory it can see.
+  /// Tells a simulated device how the host uses memory that it can access.
   void announce(const Program& program, const Words& words, bool writes) const;
 
   Device device_;
   bool is_sim_;
   Stream setup_;
   std::byte* device_arena_ = nullptr;
-  std::byte* pinned_arena_ = nullptr;   // what programs call pinned
-  std::byte* image_ = nullptr;          // its second half: what goes to the device, and comes back
-  std::byte* managed_arena_ = nullptr;  // made when a program wants it
+  std::byte* pinned_arena_ = nullptr;  // the locations that programs call pinned
+  std::byte* image_ = nullptr;  // the second half of the arena: staging for the device's memory
+  std::byte* managed_arena_ = nullptr;  // allocated when a program needs it
   std::byte* stall_scratch_ = nullptr;
   std::vector<std::uint32_t> pageable_arena_;
-  /// What is called pinned on a device that has none: its copies do not block for ordinary memory.
+  /// Used instead of pinned memory if the device has none. Copies of ordinary memory do not block
+  /// on such a device.
   std::vector<std::uint32_t> pinned_stand_in_;
   std::vector<std::uint32_t> locals_;
   std::optional<Kernels> kernels_;
-  /// Where each location of the running program is; null for a block that is not allocated.
+  /// The address of each location of the running program; null for a block that is not allocated.
   std::vector<std::byte*> addresses_;
-  /// Blocks that were allocated by the host, and slabs: released by it when the run is over.
+  /// Blocks and slabs that the host allocated. The host frees them at the end of the run.
   std::vector<bool> is_host_released_;
   std::uint64_t generation_ = 0;
 };

@@ -1,9 +1,9 @@
-// The judge of litmus programs: what was seen against what a program allows.
+// The judge compares the outcomes of a litmus program with the outcomes that the program allows.
 //
-// On any device every outcome must be among the allowed ones. A simulated device that has run
-// every schedule must also have shown each of them, so that nothing is allowed which cannot happen,
-// and none of those that are said to be beyond it. Complaints are sentences that name the program,
-// the outcome and the allowed ones. Plain functions and values.
+// On every device, each outcome must be allowed. On a simulated device that has run every schedule,
+// two more rules apply: each allowed outcome must have occurred, so that nothing impossible is
+// listed as allowed, and no outcome that is listed as beyond sim may have occurred. Complaints are
+// sentences with the program, the outcome and the allowed outcomes. Plain functions and values.
 
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace tern::test::litmus {
 
-/// What came of the runs of one program.
+/// The outcomes of all runs of one program.
 struct Tally {
   std::map<Outcome, std::uint64_t> seen;
   std::uint64_t runs = 0;
@@ -28,13 +28,13 @@ struct Tally {
   }
 };
 
-/// How many of the allowed outcomes were seen, and how many of those that are beyond sim.
+/// Return how many of the allowed outcomes, and of the outcomes beyond sim, have occurred.
 [[nodiscard]] std::size_t distinct(const Program& program, const Tally& tally);
 [[nodiscard]] std::size_t distinct_beyond_sim(const Program& program, const Tally& tally);
 
-/// On a device that may do less than is allowed.
+/// For a device that need not show every allowed outcome.
 [[nodiscard]] std::vector<std::string> judge(const Program& program, const Tally& tally);
-/// On a simulated device that did all it can.
+/// For a simulated device that has run every schedule.
 [[nodiscard]] std::vector<std::string> judge_sim(const Program& program, const Tally& tally);
 
 }  // namespace tern::test::litmus

@@ -1,5 +1,5 @@
-// The judge refuses what is declared wrongly: a set that is too small, one that is too large, and a
-// forbidden outcome that happened.
+// The judge rejects wrong declarations: too few allowed outcomes, too many, and a forbidden outcome
+// that occurred.
 
 #include "litmus/judge.hpp"
 

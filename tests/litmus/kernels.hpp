@@ -1,9 +1,9 @@
-// The kernels of litmus programs, for every backend: one word is stored, moved or added to.
+// The kernels of litmus programs, for every backend: they store, move or add one word.
 //
-// The same three are C++ functions (host, sim), OpenCL C (opencl) and PTX (cuda); a fourth keeps a
-// stream busy. On devices that load lazily the first launch may wait for the whole device and hide
-// every race, so all are launched once when they are loaded. They end with the object, when no
-// launch may be pending any more. Confined.
+// The three kernels exist as C++ functions (host, sim), in OpenCL C (opencl) and in PTX (cuda). A
+// fourth kernel keeps a stream busy. A device that loads kernels lazily may wait for all work at
+// the first launch, which would hide every race. So each kernel is launched once when it is loaded.
+// The destructor unloads the kernels; no launch may be pending then. For one thread.
 
 #pragma once
 
@@ -18,7 +18,8 @@ namespace tern::test::litmus {
 
 class Kernels {
  public:
-  /// Loads them, and launches each once on the first words of `scratch`, which is device memory.
+  /// Loads the kernels, and launches each once on the first words of `scratch`, which is device
+  /// memory.
   Kernels(const Device& device, StreamRef stream, void* scratch);
   Kernels(const Kernels&) = delete;
   Kernels& operator=(const Kernels&) = delete;
@@ -26,9 +27,9 @@ class Kernels {
 
   void store(StreamRef stream, void* to, std::uint32_t value) const;
   void move(StreamRef stream, void* to, const void* from) const;
-  /// Reads, adds and writes: no atomic step on hardware.
+  /// Reads, adds and writes. Not atomic on hardware.
   void add(StreamRef stream, void* to, std::uint32_t value) const;
-  /// Turns round many times, and then writes one word.
+  /// Loops `turns` times, and then writes one word.
   void keep_busy(StreamRef stream, void* scratch, std::uint32_t turns) const;
 
  private:

@@ -1,8 +1,7 @@
-// Every litmus program on every device: what a device does must be among what sim allows.
+// Runs every litmus program on every device. All outcomes of a device must be allowed on sim.
 //
-// Each device is one test that goes through all programs and prints one line at the end. On other
-// devices than sim a program is run 20 times, 100 times where the long form is asked for, or as
-// often as LITMUS_RUNS says.
+// There is one test per device. It runs all programs and prints one line at the end. On devices
+// other than sim, a program runs 20 times, 100 times in the long form, or LITMUS_RUNS times.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
-// A litmus program: a few steps on a few streams, and the outcomes that may come of them.
+// A litmus program: a few steps on a few streams, and the allowed outcomes.
 //
-// It is read from programs.md, where README.md explains the notation, so what people read is what
-// runs. A program says which words are looked at when everything is done, which values they may
-// then have, and whether it is free of races; reading one that contradicts itself fails with the
+// Programs are read from programs.md, so the documentation is what runs. README.md explains the
+// notation. A program names the words that are read at the end, the values that they may have, and
+// whether the program is free of races. Reading a program that contradicts itself fails with the
 // line. A plain value: all names are resolved to indices.
 
 #pragma once
@@ -16,9 +16,9 @@
 
 namespace tern::test::litmus {
 
-/// Where a location lives. A `block` comes with an allocate step and goes with a release; a `slab`
-/// is an allocation of its own, which a pool may announce; a `local` is a variable of the host that
-/// no device knows.
+/// Where a location is. A `block` is allocated and freed by steps of the program. A `slab` is an
+/// allocation of its own, which a pool may announce. A `local` is a variable of the host that no
+/// device knows.
 enum class Home : std::uint8_t { device, pinned, pageable, managed, block, slab, local };
 
 struct Location {
@@ -48,34 +48,35 @@ enum class Verb : std::uint8_t {
   kernel_store,  // to = value
   kernel_move,   // to = from
   kernel_add,    // to += value
-  call_store,    // the same by a host function
-  call_move,     //
-  call_add,      //
-  record,        // an event
-  wait,          // for an event or a mark
-  mark,          // is taken
-  next_mark,     // is named
-  allocate,      // to, in stream order or by the host
-  release,       //
+  call_store,    // to = value, by a host function
+  call_move,     // to = from, by a host function
+  call_add,      // to += value, by a host function
+  record,        // records an event
+  wait,          // waits for an event or a mark
+  mark,          // takes a mark
+  next_mark,     // takes the next mark
+  allocate,      // allocates to, in stream order or by the host
+  release,       // frees to
   give,          // a pool's note that `to` is handed out
-  take,          // and taken back
+  take,          // a pool's note that `to` is returned
   prefetch,      // to the device, or to the host if value is 1
   host_store,    // to = value by the host
   host_move,     // to = from by the host, if `guard` is not 0
-  sync_stream,   // the host waits
-  sync_event,    //
-  sync_mark,     //
-  sync_all,      //
-  query_stream,  // to = is it done?
-  query_event,   //
-  query_mark,    //
+  sync_stream,   // the host waits for a stream
+  sync_event,    // the host waits for an event
+  sync_mark,     // the host waits for a mark
+  sync_all,      // the host waits for the device
+  query_stream,  // to = whether the stream is done
+  query_event,   // to = whether the event is done
+  query_mark,    // to = whether the mark is done
   destroy_stream,
   destroy_event,
 };
 
 struct Step {
   Verb verb = Verb::fill;
-  /// The stream it is submitted to, or that the host asks about; none for other host steps.
+  /// The stream of the work, or the stream that the host queries or waits for. Empty for other host
+  /// steps.
   std::optional<std::size_t> stream = {};
   Words to = {}, from = {};
   std::optional<std::size_t> guard = {};
@@ -83,19 +84,20 @@ struct Step {
   std::size_t width_bytes = 4;
   std::size_t event = 0, mark = 0;
   bool waits_for_mark = false;
-  /// Of a copy in rows, in words.
+  /// For a 2-D copy, in words.
   std::size_t row_words = 0, rows = 0, to_pitch = 0, from_pitch = 0;
-  /// A wait that orders nothing which was not ordered before: leaving it out changes nothing.
+  /// A wait that adds no order: the program behaves the same without it.
   bool is_spare = false;
   std::string text = {};
 };
 
-/// Values of the words looked at, in order. A pattern may leave one open.
+/// The values of the words that are read at the end, in order. In a pattern, an empty value matches
+/// anything.
 using Outcome = std::vector<std::uint32_t>;
 using OutcomePattern = std::vector<std::optional<std::uint32_t>>;
 
 [[nodiscard]] bool matches(const OutcomePattern& pattern, const Outcome& outcome);
-/// "1 0", with words above 255 in hexadecimal and `*` where anything may stand.
+/// Returns a text such as "1 0". Words above 255 are hexadecimal, and `*` matches anything.
 [[nodiscard]] std::string text_of(const Outcome& outcome);
 [[nodiscard]] std::string text_of(const OutcomePattern& pattern);
 
@@ -108,12 +110,14 @@ struct Program {
   std::vector<Step> steps;
   std::vector<Words> seen;
   bool is_race_free = false;
-  /// Not for hardware: it uses memory that may not be mapped, and a fault would end the device.
+  /// Not for hardware: the program uses memory that may not be mapped, and a fault would lose the
+  /// device.
   bool is_sim_only = false;
-  /// What the checker reports first; empty for a race it cannot see, inside host functions.
+  /// The first finding of the checker. Empty if there is none, or if the race is inside host
+  /// functions, which the checker cannot see.
   std::string finding;
   std::vector<OutcomePattern> allowed;
-  /// Allowed too, but never shown by a simulated device.
+  /// Outcomes that are allowed, but never occur on a simulated device.
   std::vector<OutcomePattern> beyond_sim;
   std::vector<OutcomePattern> forbidden;
 
@@ -122,16 +126,17 @@ struct Program {
   [[nodiscard]] bool uses_kernels() const;
 };
 
-/// Does the host ask whether something is done? Then the outcome depends on the answer too.
+/// Returns whether the host queries if something is done. The outcome then also depends on the
+/// answer.
 [[nodiscard]] bool asks(const Program& program);
-/// Does the step make a stream or the host wait, and nothing else?
+/// Returns whether the step only makes a stream or the host wait.
 [[nodiscard]] bool is_order(const Step& step);
-/// Does the step make the host wait, or might it on some device, so that no stream may be held?
+/// Returns whether the step makes the host wait, on any device. No stream may be stalled then.
 [[nodiscard]] bool may_block(const Program& program, const Step& step);
 
-/// The programs of a page, in order. Throws std::runtime_error that names the line.
+/// Returns the programs of a page, in order. Throws std::runtime_error with the line.
 [[nodiscard]] std::vector<Program> parse_programs(std::string_view page);
-/// Those of programs.md.
+/// Returns the programs of programs.md.
 [[nodiscard]] const std::vector<Program>& all_programs();
 
 }  // namespace tern::test::litmus

@@ -1,4 +1,4 @@
-// Programs are read as they are written, and one that contradicts itself is refused with its line.
+// Parsing of programs. A program that contradicts itself is rejected with its line.
 
 #include "litmus/program.hpp"
 

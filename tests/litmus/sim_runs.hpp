@@ -1,9 +1,10 @@
-// Litmus programs on simulated devices: every schedule there is, and what the checker says.
+// Runs litmus programs on simulated devices: under every schedule, and with the checker.
 //
-// Where the host neither waits nor asks in the middle, the order of what the streams do is all that
-// an outcome depends on, so the streams run when all is submitted: there are few such orders. Other
-// programs are run with everything a schedule may do between two calls. Where there are more
-// schedules than `max_runs`, seeds under every policy follow. Plain functions.
+// If the host neither waits nor queries before the end, the outcome depends only on the order in
+// which the streams run. Then the streams run after everything is submitted, which gives few
+// schedules. Other programs run with all choices that a schedule has between two calls. If there
+// are more schedules than `max_runs`, runs with random seeds under every policy follow. Plain
+// functions.
 
 #pragma once
 
@@ -18,13 +19,13 @@ namespace tern::test::litmus {
 
 struct SimRuns {
   Tally tally;
-  bool is_complete = false;  // every schedule was run
+  bool is_complete = false;  // whether every schedule was run
 };
 [[nodiscard]] SimRuns run_on_sim(const Program& program, std::uint64_t max_runs,
                                  std::uint64_t seeds_per_policy);
 
-/// The codes of what the checker finds, the first one first; the order of submission decides, so
-/// one run tells for all schedules. "TERN-S101".
+/// Returns the codes of the findings in order, such as "TERN-S101". The checker depends only on the
+/// order of submission, so one run covers all schedules.
 [[nodiscard]] std::vector<std::string> findings_of(const Program& program, std::uint64_t seed);
 
 }  // namespace tern::test::litmus

@@ -1,4 +1,4 @@
-// What every resource promises is tested in tests/conformance/resource_test.cpp; here is the rest.
+// AsyncResource. tests/conformance/resource_test.cpp tests what every resource guarantees.
 
 #include <gtest/gtest.h>
 

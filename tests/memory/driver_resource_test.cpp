@@ -1,5 +1,5 @@
-// What the ground of driver resources does with what a driver gives, tried with one that is made
-// up. What every resource promises is tested in tests/conformance/resource_test.cpp.
+// The common base of driver resources, with a driver made for the test.
+// tests/conformance/resource_test.cpp tests what every resource guarantees.
 
 #include "tern/memory/driver_resource.hpp"
 

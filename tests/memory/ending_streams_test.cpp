@@ -1,5 +1,5 @@
-// Whoever frees memory in the order of a stream may be the library, on a thread that knows nothing
-// of the stream but that the memory was last used there. So its owner may end it at that moment.
+// The library may free memory on a stream that the freeing thread does not know. The owner of the
+// stream may destroy it at that moment.
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// What every resource promises is tested in tests/conformance/resource_test.cpp; here is what the
-// base does for all of them.
+// The base class of resources. tests/conformance/resource_test.cpp tests what every resource
+// guarantees.
 
 #include "tern/memory/resource.hpp"
 

@@ -1,4 +1,4 @@
-// Each in a process of its own: what is shut down stays so.
+// Each test runs in its own process, because shutdown() is final.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What every wrapper takes over from its ground, tried with one that adds little.
+// What every wrapper forwards to its upstream, tested with a wrapper that adds little.
 
 #include "tern/detail/memory/wrapping_resource.hpp"
 

@@ -1,5 +1,5 @@
-// What the tests of other libraries call: Tern's importers and exporters as plain C functions, for
-// ctypes. Handles are tables and tensors on the heap; a null one is a failure, whose text follows.
+// Tern's importers and exporters as plain C functions, which the Python tests call through ctypes.
+// Handles are tables and tensors on the heap. A null handle is a failure; its text can be queried.
 
 #include <cstdint>
 #include <string>

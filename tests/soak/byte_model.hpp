@@ -1,5 +1,6 @@
-// What each byte of a buffer may be. An operation that failed has left the old value, the new
-// value, or bytes whose next read fails; reading shows which, and from then on the byte is that.
+// A model of the values that each byte of a buffer may have. After a failed operation, a byte has
+// its old value or the new one, or its next read fails. A read shows the actual value, and the
+// model keeps it.
 
 #pragma once
 
@@ -16,7 +17,8 @@ namespace tern::soak {
 
 using Byte = std::uint8_t;
 
-/// Values that no program writes: caller's memory after a failed call, and fresh destinations.
+/// Values that no program writes: for the caller's memory after a failed call, and for new
+/// destinations.
 inline constexpr Byte source_garbage = 0xEE;
 inline constexpr Byte destination_canary = 0xC3;
 [[nodiscard]] inline Byte any_byte(Random& random) noexcept {
@@ -27,7 +29,7 @@ struct Range {
   std::size_t begin = 0, count = 0;
   [[nodiscard]] std::size_t end() const noexcept { return begin + count; }
 };
-/// Of so many bytes; not empty if there are any.
+/// Returns a random range of `of` bytes. It is not empty, unless `of` is 0.
 [[nodiscard]] inline Range any_range(Random& random, std::size_t of) noexcept {
   if (of == 0) return {};
   const std::size_t begin = random.below(of);
@@ -39,28 +41,28 @@ class ByteModel {
   explicit ByteModel(std::size_t bytes = 0) : cells_(bytes) {}
 
   [[nodiscard]] std::size_t size() const noexcept { return cells_.size(); }
-  /// New bytes were never written.
+  /// New bytes count as never written.
   void resize(std::size_t bytes) { cells_.resize(bytes); }
-  /// New bytes have any value, as those of an array that grew.
+  /// New bytes may have any value, like those of an array that grew.
   void resize_with_any(std::size_t bytes) { cells_.resize(bytes, Cell{.is_any = true}); }
 
-  /// Was every byte of the range written for certain?
+  /// Returns whether every byte of the range was certainly written.
   [[nodiscard]] bool is_written(Range range) const noexcept {
     return std::all_of(at(range.begin), at(range.end()),
                        [](const Cell& one) { return one.count != 0 && !one.may_be_unwritten; });
   }
-  /// Is no byte of the range known to be unwritten?
+  /// Returns whether no byte of the range is known to be unwritten.
   [[nodiscard]] bool may_be_written(Range range) const noexcept {
     return std::all_of(at(range.begin), at(range.end()),
                        [](const Cell& one) { return one.count != 0; });
   }
-  /// May a read of the range fail because of a failure before?
+  /// Returns whether a read of the range may fail because of an earlier failure.
   [[nodiscard]] bool may_fail(Range range) const noexcept {
     return std::any_of(at(range.begin), at(range.end()),
                        [](const Cell& one) { return one.may_fail || one.may_be_unwritten; });
   }
 
-  /// The longest ranges without a byte that is known to be unwritten.
+  /// Returns the maximal ranges without a byte that is known to be unwritten.
   [[nodiscard]] std::vector<Range> written_runs() const {
     std::vector<Range> runs;
     for (std::size_t i = 0; i < size(); ++i) {
@@ -81,7 +83,7 @@ class ByteModel {
   void write(Range range, const Byte* values) {
     for (std::size_t i = 0; i < range.count; ++i) write(range.begin + i, values[i]);
   }
-  /// A write that failed: the old value, this one, or an error.
+  /// Models a failed write: the byte has its old value or this one, or reading it fails.
   void may_write(std::size_t index, Byte value) { cells_[index].add(value); }
   void may_write(Range range, Byte value) {
     for (std::size_t i = 0; i < range.count; ++i) may_write(range.begin + i, value);
@@ -92,13 +94,13 @@ class ByteModel {
   void forget(Range range) {
     for (std::size_t i = range.begin; i < range.end(); ++i) cells_[i] = {};
   }
-  /// Something failed that moved the bytes, or a device was lost: a read of them may fail.
+  /// Models a failed transfer or a lost device: a read of the bytes may fail.
   void hurt(Range range) {
     for (std::size_t i = range.begin; i < range.end(); ++i) cells_[i].may_fail = true;
   }
   void hurt() { hurt({0, size()}); }
 
-  /// What the bytes become by a copy; `failed`: what they may become.
+  /// Models a copy. With `failed`, each byte may also have its old value.
   void copy(Range to, const ByteModel& from, std::size_t begin, bool failed = false) {
     std::vector<Cell> source(from.at(begin), from.at(begin + to.count));
     for (std::size_t i = 0; i < to.count; ++i) {
@@ -111,11 +113,12 @@ class ByteModel {
     }
   }
 
-  /// Throws Mismatch for a byte that cannot be; keeps what was seen.
+  /// Checks bytes that were read. Throws Mismatch for an impossible value, and keeps the actual
+  /// values.
   void see(Range range, const Byte* seen, const char* where) {
     for (std::size_t i = 0; i < range.count; ++i) {
       Cell& cell = cells_[range.begin + i];
-      if (cell.count == 0) continue;  // never written: anything
+      if (cell.count == 0) continue;  // never written: any value is possible
       if (!cell.is_any && !cell.has(seen[i])) {
         throw Mismatch(fmt::format("byte {} of {} is {:#04x} {}, and may be {}", range.begin + i,
                                    size(), seen[i], where, cell.text()));
@@ -128,7 +131,7 @@ class ByteModel {
   struct Cell {
     std::array<Byte, 4> values = {};
     std::uint8_t count = 0;  // 0: never written
-    bool is_any = false;     // any value, or more than there is room for
+    bool is_any = false;     // any value, or too many values to list
     bool may_be_unwritten = false;
     bool may_fail = false;
 

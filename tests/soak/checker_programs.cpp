@@ -1,5 +1,5 @@
-// Random programs under the checker: where their oracle sees a race the checker must report one,
-// and nowhere else.
+// Random programs under the checker. The checker must report a race exactly where an oracle sees
+// one.
 
 #include "soak/driver.hpp"
 #include "tools/checked_program.hpp"

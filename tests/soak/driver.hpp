@@ -1,5 +1,5 @@
-// What the drivers of random programs share: a program is a function of a seed and a device, and
-// throws Mismatch when the library did something that the model of the program does not allow.
+// What all drivers of random programs share. A program is a function of a seed and a device. It
+// throws Mismatch if the library does something that the model of the program does not allow.
 
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace tern::soak {
 
-/// What the library did differs from the model.
+/// The library behaved differently from the model.
 class Mismatch : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -54,9 +54,9 @@ class Random {
 
 struct Program {
   std::uint64_t seed = 0;
-  /// `sim`, `host`, `opencl:0`, `cuda:0`, ...; `sim` is a fresh device of its own for each program.
+  /// `sim`, `host`, `opencl:0`, `cuda:0`, ... With `sim`, each program has its own new device.
   std::string device = "sim";
-  /// Print each step, to read a program that found something.
+  /// Print each step, to analyze a program that failed.
   bool is_verbose = false;
 
   template <class... Arguments>

@@ -1,6 +1,5 @@
-// Tensors and tables to others and back, with bytes that are compared, deleters that come from any
-// thread in any order, and streams that write until the last moment; and imports of structures that
-// somebody hostile made.
+// Exports and imports of tensors and tables, whose bytes are compared. Deleters run on any thread
+// and in any order, and streams write until the last moment. Also imports invalid structures.
 
 #include <algorithm>
 #include <array>

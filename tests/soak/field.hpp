@@ -1,5 +1,5 @@
-// The devices of one random program, their streams, memory and faults, and what must be true of
-// them when the program has dropped everything.
+// The devices of one random program, their streams, memory and faults, and the checks at the end of
+// the program.
 
 #pragma once
 
@@ -22,52 +22,53 @@ namespace tern::soak {
 
 class Field {
  public:
-  /// On `sim`: one device, two peers, or two that know nothing of each other; elsewhere the device
-  /// of that spec, and sometimes a simulated one. Sometimes with the host device.
-  /// `pressed_bytes`: what a pool's budget allows in some of the programs; 0: enough in all.
+  /// On `sim`: one device, two peers, or two devices that are not peers. Otherwise: the device of
+  /// the spec, and sometimes a simulated one too. Sometimes also the host device. `pressed_bytes`
+  /// is the budget of a pool in some of the programs; 0 means that no program is short of memory.
   Field(const Program& program, Random& random, std::size_t pressed_bytes = 0);
 
   [[nodiscard]] const std::vector<Device>& devices() const noexcept { return devices_; }
   [[nodiscard]] const Device& any_device() { return random_.any_of(devices_); }
   [[nodiscard]] StreamRef any_stream() { return random_.any_of(streams_); }
   [[nodiscard]] StreamRef any_stream_of(const Device& device);
-  /// Ends one of the streams, and makes another of the same device.
+  /// Destroys one of the streams and creates another on the same device.
   void replace_stream();
-  /// Waits for every stream; then nothing is in flight that is not known to have failed.
+  /// Waits for every stream. Afterwards all work has completed or is known to have failed.
   void drain_streams();
 
-  /// Copies bytes from its first argument to its second; null where the device runs no functions
-  /// of the host, or cannot load it because of a fault.
+  /// Returns a kernel that copies bytes from its first argument to its second. Null if the device
+  /// cannot run host functions, or if loading failed because of a fault.
   [[nodiscard]] const Kernel* copy_kernel(const Device& device);
 
-  /// A pool or the driver's own memory, charged to a budget that is checked by finish(); or none,
-  /// for the device's default.
+  /// Returns a pool or a direct resource with a budget, which finish() checks; or none, for the
+  /// default resource.
   [[nodiscard]] ResourceHandle resource_of(const Device& device);
   [[nodiscard]] std::vector<ResourceHandle> resources();
 
-  // --- Faults, of simulated devices
+  // --- Faults of simulated devices
 
-  /// Lets some of the next calls fail, once or persistently, or loses a device.
+  /// Makes some of the next calls fail, once or persistently, or loses a device.
   void plant_faults();
   void clear_faults();
-  /// One more step of the program: clears the faults after a while.
+  /// Counts a step of the program. Clears the faults after some steps.
   void count_step();
   [[nodiscard]] bool has_faults() const noexcept { return has_faults_; }
   [[nodiscard]] bool has_lost() const noexcept { return has_lost_; }
-  /// May a call fail now?
+  /// Returns whether a call may fail now.
   [[nodiscard]] bool may_fail() const noexcept { return has_faults_ || has_lost_; }
-  /// Throws Mismatch for a failure that has no reason. `is_hurt`: the bytes are of an operation
+  /// Throws Mismatch for a failure without a reason. `is_hurt`: the bytes belong to an operation
   /// that failed before.
   void expect_reason(const Failure& failure, const char* what, bool is_hurt = false) const;
 
-  // --- Memory of the caller, which a call that has returned must not touch
+  // --- Memory of the caller. After a call has returned, nothing may access it.
 
-  /// Keeps it, full of canaries, until finish().
+  /// Fills the memory with canaries and keeps it until finish().
   void abandon(std::vector<Byte>&& memory);
-  /// Keeps it as it is: the program itself has submitted work that uses it.
+  /// Keeps the memory unchanged, because the program itself has submitted work that uses it.
   void keep(std::vector<Byte>&& memory) { kept_.push_back(std::move(memory)); }
 
-  /// Everything was dropped: no findings, nothing charged, nothing allocated, no canary changed.
+  /// Call when everything is dropped. Checks that there are no findings, no charges, no allocations
+  /// and no changed canary.
   void finish();
 
  private:

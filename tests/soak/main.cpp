@@ -1,7 +1,7 @@
-// tern_soak: runs random programs of one driver, one seed after the other, and reports what differs
-// from the model, with the command that repeats it.
+// tern_soak: runs random programs of one driver, one seed after the other. It reports differences
+// from the model, with the command that repeats the run.
 //
-// The last line of its output, which scripts/soak reads, begins with `result`.
+// The last line of its output begins with `result`. scripts/soak reads this line.
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
-// A server: a stream for each request, memory from the default pool, unified buffers, exports and a
-// budget, while a long-lived stream works beside them. The device and its pools live as long as the
-// process, so whatever a request leaves behind adds up.
+// A server: one stream per request, memory from the default pool, unified buffers, exports and a
+// budget, beside a long-lived stream. The device and its pools live as long as the process, so
+// leaks of requests accumulate.
 
 #include <malloc.h>
 

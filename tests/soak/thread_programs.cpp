@@ -1,6 +1,6 @@
-// Several threads on shared storages, with streams of their own that end, pools that are trimmed
-// beside them, and budgets. Operations of different threads on one storage are as if one came
-// before the other: all bytes of one operation, or none.
+// Several threads on shared storages. Each has its own streams, which end; pools are trimmed at the
+// same time; budgets apply. Operations of different threads on one storage must be atomic: all
+// bytes of one operation are visible, or none.
 
 #include <algorithm>
 #include <array>

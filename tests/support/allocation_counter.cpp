@@ -7,7 +7,7 @@
 namespace tern::test {
 
 struct HeapRefusal {
-  /// Must this one fail?
+  /// Returns whether the current allocation must fail.
   static bool applies(const HeapExhausted& heap) noexcept {
     if (heap.left_ > 0) {
       --heap.left_;
@@ -35,7 +35,8 @@ void* take(std::size_t bytes, std::size_t alignment) noexcept {
   ++allocations;
   if (caller != nullptr) caller->count();
   if (exhausted != nullptr && HeapRefusal::applies(*exhausted)) return nullptr;
-  // Zero bytes need an address of their own, and aligned_alloc a multiple of the alignment.
+  // An allocation of zero bytes needs a unique address, and aligned_alloc needs a multiple of the
+  // alignment.
   if (bytes == 0) bytes = 1;
   if (alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__) return std::malloc(bytes);
   const std::size_t rest = bytes % alignment;
@@ -58,7 +59,7 @@ CallAtAllocation::~CallAtAllocation() { caller = outer_; }
 
 void CallAtAllocation::count() noexcept {
   if (has_called_ || left_-- > 0) return;
-  has_called_ = true;  // what it allocates itself is not counted
+  has_called_ = true;  // allocations of the function itself are not counted
   call_();
 }
 
@@ -82,8 +83,8 @@ bool HeapExhausted::is_possible() noexcept {
 
 }  // namespace tern::test
 
-// Clang's thread sanitizer brings strong definitions of its own, which must be allowed to win. The
-// address sanitizer's are weak, and ours must not be.
+// Clang's thread sanitizer has strong definitions, so ours must be weak. The address sanitizer has
+// weak definitions, so ours must be strong.
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define REPLACED __attribute__((weak))

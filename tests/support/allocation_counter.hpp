@@ -1,10 +1,9 @@
-// What this thread takes from the heap through operator new, counted, and refused on demand.
+// Counts the allocations of this thread through operator new, and makes them fail on request.
 //
-// A test that uses one of these links our replacement of operator new and delete, on malloc and
-// free, so that sanitizers still see every block. Other threads are neither counted nor refused.
-// Clang's thread sanitizer lets nobody replace them: there the count stays 0 and nothing is
-// refused. Expectations allocate when they fail and sometimes when they do not: keep them out of
-// the scope.
+// A test that uses this header links a replacement of operator new and delete. The replacement uses
+// malloc and free, so sanitizers still see every block. Allocations of other threads neither count
+// nor fail. Under Clang's thread sanitizer, operator new cannot be replaced: the count stays 0 and
+// nothing fails. GoogleTest's expectations may allocate, so keep them out of the counted scope.
 
 #pragma once
 
@@ -14,7 +13,7 @@
 
 namespace tern::test {
 
-/// Counts from its construction on.
+/// Counts the allocations since its construction.
 class AllocationCounter {
  public:
   AllocationCounter() noexcept;
@@ -24,8 +23,9 @@ class AllocationCounter {
   std::size_t before_;
 };
 
-/// While it lives, operator new of this thread makes a call once, behind the first `left`: so a
-/// test can do something in the middle of an operation that allocates. The innermost one counts.
+/// While this object lives, the allocation after the first `left` calls a function, once. So a test
+/// can do something in the middle of an operation that allocates. If several objects are alive, the
+/// innermost one counts.
 class CallAtAllocation {
  public:
   CallAtAllocation(std::size_t left, std::function<void()> call) noexcept;
@@ -34,7 +34,7 @@ class CallAtAllocation {
   CallAtAllocation& operator=(const CallAtAllocation&) = delete;
 
   [[nodiscard]] bool has_called() const noexcept { return has_called_; }
-  /// Before each allocation.
+  /// Called before each allocation.
   void count() noexcept;
 
  private:
@@ -44,8 +44,9 @@ class CallAtAllocation {
   const std::function<void()> call_;
 };
 
-/// While one lives, every operator new of this thread fails, but for the first `left`; or, of those
-/// behind them, the first, or every second. They nest, and the innermost one counts.
+/// While this object lives, allocations of this thread fail after the first `left`: all of them,
+/// only the first, or every second one, beginning with the first. If several objects are alive, the
+/// innermost one counts.
 class HeapExhausted {
  public:
   enum class Mode : std::uint8_t { for_ever, once, every_second };
@@ -55,17 +56,18 @@ class HeapExhausted {
   HeapExhausted(const HeapExhausted&) = delete;
   HeapExhausted& operator=(const HeapExhausted&) = delete;
 
-  /// Has it refused anything?
+  /// Returns whether an allocation has failed.
   [[nodiscard]] bool has_failed() const noexcept;
 
-  /// False where our operator new is not the one in use; a test that needs it is skipped.
+  /// Returns false if the replaced operator new is not in use. A test that needs it is then
+  /// skipped.
   [[nodiscard]] static bool is_possible() noexcept;
 
  private:
   const HeapExhausted* const outer_;
   const Mode mode_;
   mutable std::size_t left_;
-  mutable std::size_t beyond_ = 0;  // how many came behind those that were left
+  mutable std::size_t beyond_ = 0;  // allocations after the first `left`
   friend struct HeapRefusal;
 };
 

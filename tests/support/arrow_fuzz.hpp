@@ -1,6 +1,7 @@
-// What the fuzz target of Arrow does with bytes: makes a table of them, imports it, reads all of
-// it, and gives it away again. Lengths that somebody must believe stay inside memory that exists.
-// What comes out is compared with what went in: nulls are those of the bitmaps, whatever was said.
+// The fuzz target for Arrow: builds a table from the input bytes, imports it, reads all of it, and
+// exports it again. Lengths that the importer cannot check stay within allocated memory. The
+// imported table is compared with the input: its nulls must be those of the bitmaps, whatever
+// null_count says.
 
 #pragma once
 
@@ -24,7 +25,7 @@ namespace tern::test {
 class FuzzedTable {
  public:
   static constexpr std::int64_t max_rows = 300;
-  // For any of three offsets and a length, of 16 bytes each.
+  // Enough for three offsets and a length, each at its maximum, with 16 bytes per element.
   static constexpr std::size_t buffer_bytes = 4 * 301 * 16;
 
   explicit FuzzedTable(FuzzBytes& from) {
@@ -34,7 +35,7 @@ class FuzzedTable {
       schemas_.push_back(from.chance(60) ? nullptr : &piece.schema);
       arrays_.push_back(from.chance(60) ? nullptr : &piece.array);
     }
-    // So that a count that is one too large finds an address.
+    // One more pointer, so that a child count that is one too large reads a valid element.
     schemas_.push_back(nullptr);
     arrays_.push_back(nullptr);
     schema.format = from.chance(40) ? "+l" : "+s";
@@ -52,7 +53,7 @@ class FuzzedTable {
     array.n_buffers = from.chance(40) ? from.number(3) : 1;
     array.buffers = from.chance(60) ? nullptr : root_buffers_.data();
     if (from.chance(8)) {
-      // It has a bit for each row that a column has; without columns nobody can know.
+      // The bitmap has a bit for each row of the columns. Without columns, its size is unknown.
       root_buffers_[0] = contents_(from).data();
     }
     array.n_children = static_cast<std::int64_t>(count) + (from.chance(30) ? 1 : 0);
@@ -66,11 +67,11 @@ class FuzzedTable {
   FuzzedTable(const FuzzedTable&) = delete;
   FuzzedTable& operator=(const FuzzedTable&) = delete;
 
-  /// Of a table that was taken: is a row of it said to be missing?
+  /// Of an imported table: returns whether the bitmap of the struct marks a row as missing.
   [[nodiscard]] bool has_missing_rows() const {
     return !pieces_.empty() && nulls_in(root_buffers_[0], offset_, rows_) != 0;
   }
-  /// Of a column of a table that was taken.
+  /// Of an imported table: returns the number of nulls in a column.
   [[nodiscard]] std::size_t nulls_of(std::size_t column) const {
     const Piece& piece = pieces_[column];
     return nulls_in(piece.buffers[0], offset_ + piece.offset, rows_);
@@ -78,7 +79,7 @@ class FuzzedTable {
   [[nodiscard]] bool is_nullable(std::size_t column) const {
     return (pieces_[column].schema.flags & ARROW_FLAG_NULLABLE) != 0;
   }
-  /// Before it is taken, and with it the numbers.
+  /// Call before the import, which takes the structures and their numbers.
   void remember() {
     rows_ = array.length;
     offset_ = array.offset;
@@ -105,14 +106,14 @@ class FuzzedTable {
     std::int64_t offset = 0;
   };
 
-  // More than any memory has, so that nobody may believe it.
+  // More rows than any memory can hold, so an importer must reject it.
   static constexpr std::int64_t too_many = (std::int64_t{1} << 56) + 1;
 
   static std::int64_t rows(FuzzBytes& from) {
     const std::int64_t value = from.number(max_rows);
     return value <= max_rows || value >= too_many ? value : 0;
   }
-  /// A struct has as many as its columns, and whoever has none may say anything.
+  /// A struct has as many rows as its columns. A struct without columns may have any number.
   static std::int64_t root_rows(FuzzBytes& from) {
     constexpr std::array<std::int64_t, 6> many = {
         std::int64_t{1} << 40, too_many - 1,          too_many,
@@ -128,7 +129,7 @@ class FuzzedTable {
     for (std::size_t i = 0; i < own; ++i) made[i] = from.take<std::byte>();
     return made;
   }
-  /// Offsets that rise by themselves, some of which the input changes.
+  /// Ascending offsets, some of which the input changes.
   template <class Offset>
   const void* offsets(FuzzBytes& from) {
     std::vector<std::byte>& made = memory_.emplace_back(buffer_bytes);
@@ -166,7 +167,7 @@ class FuzzedTable {
     field.name = from.chance(20) ? nullptr : "x";
     field.flags = from.take<std::int8_t>();
     if (from.chance(12)) {
-      // One pair, whose lengths are true or negative.
+      // One pair of key and value. Its lengths are correct or negative.
       const std::int32_t length = from.chance(3) ? -1 - from.take<std::uint8_t>() : 2;
       const std::int32_t numbers[] = {from.chance(4) ? from.take<std::int32_t>() | (1 << 31) : 1,
                                       length};
@@ -179,7 +180,7 @@ class FuzzedTable {
     if (!from.chance(60)) field.release = [](ArrowSchema* self) { self->release = nullptr; };
 
     ArrowArray& column = piece.array;
-    // No more than there is memory for: where a table says as many rows, nobody can know better.
+    // At most as many rows as there is memory for, because the importer cannot check the length.
     column.length = std::min(from.chance(3) ? from.number(max_rows) : max_rows * 2, max_rows * 2);
     column.offset = rows(from);
     column.null_count = from.chance(3) ? from.number(max_rows) : from.chance(2) ? -1 : 0;
@@ -192,7 +193,7 @@ class FuzzedTable {
       if (i == 1 && is_text) {
         piece.buffers[i] = is_wide ? offsets<std::int64_t>(from) : offsets<std::int32_t>(from);
       } else if (is_view && i == static_cast<std::size_t>(column.n_buffers) - 1) {
-        // Sizes have to be true where they are not negative.
+        // Sizes that are not negative must be correct.
         std::vector<std::byte>& sizes = memory_.emplace_back(buffer_bytes);
         for (std::size_t k = 0; k < 8; ++k) {
           const std::int64_t size = from.chance(9) ? -1 : static_cast<std::int64_t>(buffer_bytes);
@@ -203,7 +204,7 @@ class FuzzedTable {
         piece.buffers[i] = from.chance(12) ? nullptr : contents_(from).data();
       }
       if (piece.buffers[i] != nullptr && from.chance(40)) {
-        // Not at a multiple of its width, and with all bytes behind it that it needs.
+        // Misaligned, but with enough memory behind the address.
         piece.buffers[i] = static_cast<const std::byte*>(piece.buffers[i]) + 1;
       }
     }
@@ -217,7 +218,7 @@ class FuzzedTable {
   std::int64_t rows_ = 0, offset_ = 0;
 };
 
-/// Nulls are those of the bitmaps, whatever the structure said of them.
+/// The nulls must be those of the bitmaps, whatever the structure says.
 inline void compare(const Table& taken, const FuzzedTable& made) {
   require_in_fuzz(!made.has_missing_rows());
   for (std::size_t i = 0; i < taken.arity(); ++i) {
@@ -244,10 +245,10 @@ inline void read_all(const Table& table) {
   }
 }
 
-/// A stream that has the table as its chunks, and lets nobody have it twice.
+/// A stream whose chunk is the table. It returns the table only once.
 struct FuzzedStream {
   FuzzedStream(FuzzBytes& from, FuzzedTable& of) : table(of) {
-    // Where the bytes have ended nothing is wrong.
+    // Returns false when the input bytes are used up.
     const auto is_wrong = [&](unsigned one_in) { return from.take<std::uint8_t>() % one_in == 1; };
     if (is_wrong(20)) stream.device_type = from.take<std::int32_t>();
     chunk_type = is_wrong(20) ? from.take<std::int32_t>() : stream.device_type;

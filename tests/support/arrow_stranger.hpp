@@ -1,4 +1,4 @@
-// A table of somebody else's, in Arrow's C form, who counts how often he is let go.
+// A foreign table in Arrow's C form, which counts its releases.
 
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace tern::test {
 
-/// Ten rows: "n", numbers; "s", texts; "b", truth values of which some are missing.
+/// Ten rows. Column "n" has numbers, "s" strings, and "b" booleans, some of them null.
 struct ArrowStranger {
   static constexpr std::int64_t rows = 10;
 
@@ -90,8 +90,8 @@ struct ArrowStranger {
   std::atomic<int> array_released = 0, schema_released = 0;
 };
 
-/// For a stream of a Source that lacks each of the callbacks in turn which nobody can do without:
-/// its import is refused, and lets the stream go if it can. Calls also(source) behind that.
+/// Removes each required callback of a stream in turn, and expects that the import fails and
+/// releases the stream if it can. Then calls also(source).
 template <class Source, class Import, class Also>
 void expect_callbacks_needed(Import import, Also also) {
   for (int which = 0; which < 3; ++which) {

@@ -1,4 +1,4 @@
-// Budgets for tests, and whether one's books add up.
+// Budgets for tests, and a check that the counters of a budget are consistent.
 
 #pragma once
 
@@ -17,7 +17,7 @@ inline BudgetHandle limited(std::size_t bytes, const char* name = "test", Budget
                       {.parent = std::move(parent), .overflow = overflow});
 }
 
-/// At a moment in which nobody charges or frees.
+/// Call while no other thread charges or frees.
 inline void expect_sound(const Budget& budget) {
   const BudgetState now = budget.state();
   EXPECT_EQ(now.charged_bytes, now.admitted_bytes + now.provisional_bytes + now.reserved_bytes);

@@ -1,7 +1,7 @@
-// A small program for the order checker, one line per operation: what the rules are tested with.
+// A small program for tests of the order checker, with one line per operation.
 //
-// Actor 0 is the host thread H0; streams are named. Memory is [offset, bytes) of one device, space
-// 1, or of the host. Every call gives the finding of its record, if there is one.
+// Actor 0 is the host thread H0. Streams have names. Memory is [offset, bytes) of one device, which
+// is space 1, or of the host. Every call returns the finding of its record, if there is one.
 
 #pragma once
 
@@ -30,13 +30,13 @@ class CheckedProgram {
 
   OrderChecker checker;
 
-  /// What the next records say about where they come from.
+  /// Sets the call site and the tag of the next records.
   CheckedProgram& at(CallSite site, Tag tag = {}) {
     site_ = site;
     tag_ = tag;
     return *this;
   }
-  /// Which host thread submits the next records.
+  /// Sets the host thread that submits the next records.
   CheckedProgram& by(ActorId host_thread) {
     host_ = host_thread;
     return *this;
@@ -66,14 +66,14 @@ class CheckedProgram {
     return operation(OperationKind::fill, s, {{TouchKind::write, range}});
   }
 
-  /// The driver's allocator, in stream order.
+  /// Allocations and frees of the driver, in stream order.
   Found allocate(ActorId s, SpaceRange range, std::uint64_t generation = 0) {
     return life(s, TouchKind::allocate, range, generation);
   }
   Found release(ActorId s, SpaceRange range, std::uint64_t generation = 0) {
     return life(s, TouchKind::release, range, generation);
   }
-  /// A pool's.
+  /// Allocations and frees of a pool.
   Found give(ActorId s, SpaceRange range, std::uint64_t generation = 0) {
     return life(s, TouchKind::suballocate, range, generation);
   }
@@ -97,7 +97,7 @@ class CheckedProgram {
     check({.kind = RecordKind::wait_event, .actor = s, .event = event});
   }
   void end_event(std::uint64_t event) { check({.kind = RecordKind::event_ends, .event = event}); }
-  /// `to` comes after all that `from` did so far.
+  /// Orders `to` after everything that `from` has done so far.
   void join(ActorId from, ActorId to) {
     record(from, 1000);
     wait(to, 1000);
@@ -120,7 +120,7 @@ class CheckedProgram {
                   std::string_view name = {}) {
     return check({.operation = kind, .actor = s, .name = name, .touches = touches});
   }
-  /// Fills in the host thread, the site and the tag.
+  /// Sets the host thread, the site and the tag of the record, and checks it.
   Found check(TraceRecord record) {
     record.host = host_;
     record.site = site_;
@@ -142,7 +142,7 @@ class CheckedProgram {
   Tag tag_;
 };
 
-/// "TERN-S101", or "silent".
+/// Returns a code such as "TERN-S101", or "silent".
 inline std::string code_of(const Found& found) { return found ? code_text(found->code) : "silent"; }
 
 }  // namespace tern::test

@@ -1,4 +1,4 @@
-// Places that bytes can be copied from and to: every kind of memory of a device, as buffers.
+// Sources and destinations of copies: every kind of memory of a device, as buffers.
 
 #pragma once
 
@@ -22,7 +22,7 @@ namespace tern::test {
 
 using Bytes = std::vector<std::byte>;
 
-/// Page-locked where it was.
+/// Heap memory that is registered (page-locked) on first use.
 class RegisteredMemory final : public StorageOrigin {
  public:
   RegisteredMemory(Device device, std::size_t bytes) : device_(std::move(device)), bytes_(bytes) {}
@@ -42,10 +42,10 @@ class RegisteredMemory final : public StorageOrigin {
  private:
   Device device_;
   Bytes bytes_;
-  bool is_registered_ = false;  // nobody may have used it
+  bool is_registered_ = false;  // false until the first use
 };
 
-/// Pages of the device behind an address range.
+/// Pages of the device that are mapped to an address range.
 class MappedMemory final : public StorageOrigin {
  public:
   MappedMemory(Device device, std::size_t bytes)
@@ -74,7 +74,7 @@ class MappedMemory final : public StorageOrigin {
 };
 
 struct CopyPlace {
-  std::string name;  // "D0": kind, and which device
+  std::string name;  // "D0": the kind and the number of the device
   Device device;
   StorageKind kind = StorageKind::device;
 
@@ -92,7 +92,7 @@ struct CopyPlace {
     if (kind == StorageKind::managed) options.kind = MemoryKind::managed;
     return Buffer(device, {bytes}, DType::byte, options);
   }
-  /// Holding these bytes; a file that has them where it is one.
+  /// Makes a buffer with these bytes, or a file with them.
   [[nodiscard]] Buffer holding(const Bytes& bytes) const {
     if (kind == StorageKind::file) {
       auto file = std::make_shared<ServedFile>();
@@ -111,7 +111,7 @@ inline Bytes bytes_of(const Buffer& buffer) {
   return bytes;
 }
 
-/// All the kinds of memory that the device gives, numbered.
+/// Returns all kinds of memory of the device. The names end with `number`.
 inline std::vector<CopyPlace> places_of(const Device& device, const std::string& number) {
   if (device.info().is_host) {
     return {{"H" + number, device, StorageKind::host},
@@ -129,7 +129,7 @@ inline std::vector<CopyPlace> places_of(const Device& device, const std::string&
   return places;
 }
 
-/// Every value of 16 bits, NaNs of half floats with all their payloads among them, and one more.
+/// Returns all 16-bit values, including all NaNs of half floats, and one more byte.
 inline Bytes every_pair_of_bytes() {
   Bytes all(2 * 65536 + 1, std::byte{0x5A});
   for (std::size_t i = 0; i < 65536; ++i) {

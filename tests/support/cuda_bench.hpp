@@ -19,7 +19,7 @@
 
 namespace tern::cuda {
 
-/// The library that holds the fake driver which is installed.
+/// Returns the library of the installed fake driver.
 inline DriverLibrary fake_library() {
   return {[](void*, const char* name) -> void* {
             if (std::string_view(name) != "cuGetProcAddress_v2") return nullptr;
@@ -34,8 +34,8 @@ inline StagingOptions no_staging() {
   return options;
 }
 
-/// With slots so small that a few KiB are many chunks, and by the caller alone, so that the driver
-/// is called in the same order every time.
+/// Small slots, so that a few KiB are many chunks. Only the caller copies, so the order of the
+/// driver calls is always the same.
 inline StagingOptions small_staging() {
   StagingOptions options;
   options.slot_bytes = 64 * kib;
@@ -47,7 +47,7 @@ inline StagingOptions small_staging() {
   return options;
 }
 
-/// Why there is no value; empty if there is one.
+/// Returns the message of the failure, or an empty string.
 template <class T>
 std::string why(const Result<T>& result) {
   return result ? "" : result.failure().text();
@@ -88,7 +88,7 @@ struct CudaBench {
   }
 
   [[nodiscard]] Backend& device(std::size_t ordinal = 0) const { return *backends.at(ordinal); }
-  /// The driver's handle of a stream that was made here.
+  /// Returns the driver's handle of a stream of this device.
   static CUstream raw(NativeStream stream) { return reinterpret_cast<CUstream>(stream.value); }
 
   NativeStream stream(bool blocking = false, std::size_t on = 0) {
@@ -99,7 +99,7 @@ struct CudaBench {
   }
   void synchronize(std::size_t on = 0) { EXPECT_EQ(why(device(on).synchronize()), ""); }
 
-  /// Through page-locked memory, which the driver copies from and to by itself.
+  /// Copies through page-locked memory, which the driver copies directly.
   void write(void* to, const std::vector<std::byte>& bytes, std::size_t on = 0) {
     void* pinned = memory(bytes.size(), MemoryKind::pinned, on);
     std::memcpy(pinned, bytes.data(), bytes.size());
@@ -122,9 +122,9 @@ struct CudaBench {
     EXPECT_EQ(why(device().fill({on}, at, bytes, pattern)), "");
   }
 
-  // --- Somebody else in the process
+  // --- Other libraries in the process
 
-  /// Makes the context of a device current here while it lasts, as other libraries do.
+  /// Makes the context of a device current on this thread while it lives, as other libraries do.
   class Elsewhere {
    public:
     explicit Elsewhere(const CudaBench& bench, int ordinal = 0) : cu_(bench.cu) {
@@ -150,11 +150,11 @@ struct CudaBench {
     const Elsewhere elsewhere(*this);
     EXPECT_EQ(cu.cuStreamDestroy(stream), CUDA_SUCCESS);
   }
-  /// From a thread that is gone afterwards, as another thread of the program would.
+  /// Begins the capture on another thread, which then ends.
   void capture(CUstream stream, CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL) {
     test::Thread([&] { fake.begin_capture(stream, mode); }).join();
   }
-  /// Is the capture still good?
+  /// Returns whether the capture is still valid.
   [[nodiscard]] bool is_capturing(CUstream stream) const {
     const Elsewhere elsewhere(*this);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -166,10 +166,10 @@ struct CudaBench {
   Driver driver = load_driver(fake_library());
   const DriverTable& cu = driver.table;
   std::vector<std::unique_ptr<Backend>> backends;
-  bool is_lost = false;  // then the simulation has something to say
+  bool is_lost = false;  // set by tests that lose the device: then findings are expected
 
  private:
-  /// The stream for write() and read() on a device.
+  /// Returns the stream for write() and read() on a device.
   std::unique_ptr<NativeStream>& own(std::size_t on) {
     own_.resize(backends.size());
     if (!own_[on]) own_[on] = std::make_unique<NativeStream>(stream(false, on));
@@ -178,7 +178,7 @@ struct CudaBench {
   std::vector<std::unique_ptr<NativeStream>> own_;
 };
 
-/// Two devices, which may or may not be let use the memory of each other.
+/// Two devices, with or without access to each other's memory.
 struct PeerBench : CudaBench {
   explicit PeerBench(bool has_access) : CudaBench(with_access(has_access)) {}
   static sim::FakeDriverOptions with_access(bool has_access) {
@@ -186,7 +186,7 @@ struct PeerBench : CudaBench {
     options.has_peer_access = has_access;
     return options;
   }
-  /// Runs add_one on a device; what became of the launch.
+  /// Runs add_one on a device and returns the result of the launch.
   Result<void> add_one(std::size_t on, void* values) {
     const std::string_view names[] = {"add_one"};
     const std::string image = sim::FakeDriver::image(names);

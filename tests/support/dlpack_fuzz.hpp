@@ -1,5 +1,5 @@
-// What the fuzz target of DLPack does with bytes: makes a tensor of them, imports it, and uses it
-// as far as it is in memory that exists.
+// The fuzz target for DLPack: builds a tensor from the input bytes, imports it, and uses the parts
+// that are in allocated memory.
 
 #pragma once
 
@@ -20,7 +20,7 @@ struct FuzzedTensor {
   int deleted = 0;
 };
 
-/// Does an element share its bytes with another one, or run backwards? Of few elements.
+/// Returns whether elements overlap or a stride is not positive. For tensors with few elements.
 inline bool is_for_reading(const StridedBuffer& tensor) {
   const std::span<const std::size_t> extents = tensor.shape().extents();
   for (std::size_t i = 0; i < extents.size(); ++i) {
@@ -38,7 +38,7 @@ inline bool is_for_reading(const StridedBuffer& tensor) {
   return false;
 }
 
-/// A tensor of ours that comes back with other numbers than it went out with.
+/// Imports a tensor that Tern exported and whose numbers the input has changed.
 inline void fuzz_returned_dlpack(const Device& host, FuzzBytes& from) {
   static const Buffer own = [&] {
     Buffer made(host, Shape{8, 8}, DType::f32);
@@ -85,7 +85,7 @@ inline void fuzz_dlpack(std::span<const std::byte> bytes) {
   FuzzedTensor made;
   abi::DLTensor tensor = {};
   const std::uint8_t rank = from.take<std::uint8_t>();
-  // There is memory for as many numbers as the importer may look at.
+  // Enough memory for all numbers that the importer may read.
   made.shape.resize(Shape::max_rank);
   made.strides.resize(Shape::max_rank);
   tensor.ndim = rank < 240 ? rank % 5 : from.take<std::int32_t>();

@@ -1,5 +1,5 @@
-// A table of the driver's whose calls have heap memory even where the test's HeapExhausted leaves
-// none: the driver has its own, and what fails is then what calls it.
+// Wraps a driver table so that calls of the driver can always allocate, even while HeapExhausted
+// makes allocations fail. Then only allocations of the code under test fail.
 
 #pragma once
 
@@ -28,7 +28,7 @@ struct CallWithHeap<CUresult(Arguments...), entry> {
   }
 };
 
-/// One at a time.
+/// Only one wrapped table can be in use.
 inline DriverTable with_heap(DriverTable table) {
 #define TERN_DRIVER_ENTRY(slot, name, version, need, parameters) \
   table.slot = CallWithHeap<slot##_type, DriverEntry::slot>::wrap(table.slot);

@@ -254,7 +254,7 @@ class FakeBackend final : public Backend {
     if (stream) ledger_->streams_.insert(stream->value);
     return stream;
   }
-  /// Every handle is a stream of somebody else's, whose number is the handle; 0 is the default one.
+  /// Every handle is a foreign stream, and its number is the handle. 0 is the default stream.
   Result<BorrowedStream> borrow_stream(NativeStream handle) noexcept override {
     if (handle.value == 0) return BorrowedStream{host_->default_stream(), 1, true};
     const Result<NativeStream> stream = create_stream({});
@@ -304,7 +304,8 @@ class FakeBackend final : public Backend {
   }
   Result<void> synchronize(NativeEvent event) noexcept override {
     {
-      // Before the call is counted: who sees it counted may rely on it.
+      // Set before the call is counted, because a test may wait for the count and then rely on
+      // this.
       const std::lock_guard lock(ledger_->mutex_);
       ledger_->waited_for_.insert(event.value);
     }
@@ -356,7 +357,8 @@ class FakeBackend final : public Backend {
     return host_->launch(submission, kernel, size, arguments);
   }
   void note_subrelease(const Submission&, const Suballocation&) noexcept override {
-    // It cannot fail, and is no call to the driver: only what is to run behind it does.
+    // This function cannot fail and is not a driver call, so it is not counted. It only runs the
+    // function of run_after().
     ledger_->leave(Call::note_subrelease);
   }
 
@@ -388,7 +390,8 @@ class FakeBackend final : public Backend {
     ledger_->expect(!ledger_->waited_for_.contains(event.value));
   }
 
-  // The ledger counts what a pool asks of the driver, which is more where blocks are closed.
+  // Pools of this device do not poison free blocks, because that would add driver calls to the
+  // counts.
   const pool::ScopedOpenPools open_pools_;
   const std::shared_ptr<Ledger> ledger_;
   const std::optional<std::size_t> free_bytes_;

@@ -1,9 +1,9 @@
-// A FakeBackend is the host device with a ledger: it counts what it is asked, fails on demand,
-// declares what the test wants it to have, and notes what breaks the contract: a handle used after
-// its end, an event recorded anew or destroyed while a host waits for it.
+// A FakeBackend is the host device with a ledger. It counts its calls, fails on request, and
+// declares the capabilities that the test wants. It also counts violations of the contract: a
+// handle that is used after its end, or an event that is recorded again or destroyed while a host
+// thread waits for it.
 //
-// The ledger outlives the device, so that a test can see that everything made was also destroyed.
-// Thread-safe.
+// The ledger outlives the device, so a test can check that all objects were destroyed. Thread-safe.
 
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace tern::test {
 
-/// One line per primitive of the contract that is counted.
+/// One entry per counted function of the contract.
 // clang-format off
 #define TERN_FOR_EACH_CALL(TERN_CALL) \
   TERN_CALL(memory) TERN_CALL(synchronize) TERN_CALL(allocate) \
@@ -53,32 +53,33 @@ class Ledger {
   static constexpr std::size_t kinds = 0 TERN_FOR_EACH_CALL(TERN_CALL);
 #undef TERN_CALL
 
-  /// How often the device was asked for this, failures included.
+  /// Returns how often the function was called, including failed calls.
   [[nodiscard]] std::size_t count(Call call) const;
-  /// How often it was asked for anything that can fail.
+  /// Returns the number of calls of all functions that can fail.
   [[nodiscard]] std::size_t total() const;
-  /// Made and not yet destroyed.
+  /// The number of objects that were created and not destroyed.
   [[nodiscard]] std::size_t live_streams() const;
   [[nodiscard]] std::size_t live_events() const;
   [[nodiscard]] std::size_t live_kernels() const;
-  /// Ranges of host memory that are registered.
+  /// The number of registered ranges of host memory.
   [[nodiscard]] std::size_t live_registrations() const;
 
-  /// The index-th call from now, of any kind and counted from 1, fails once.
+  /// The index-th call from now fails, once. Calls of all functions count, from 1.
   void fail_at(std::size_t index);
-  /// The next `times` calls of this kind fail.
+  /// The next `times` calls of this function fail.
   void fail_next(Call call, std::size_t times = 1);
-  /// How many calls were made to fail so far.
+  /// Returns how many calls were made to fail so far.
   [[nodiscard]] std::size_t failures() const;
-  /// How often the contract was broken.
+  /// Returns the number of violations of the contract.
   [[nodiscard]] std::size_t violations() const;
-  /// Has the backend been destroyed?
+  /// Returns whether the backend was destroyed.
   [[nodiscard]] bool has_closed() const;
 
-  /// Runs the function once, behind the next successful call of this kind and before it returns.
+  /// Runs the function once, at the end of the next successful call of this kind, before it
+  /// returns.
   void run_after(Call call, std::function<void()> function);
 
-  /// Returns when a call of this kind has been made `times` times.
+  /// Waits until a function was called `times` times.
   void wait_for(Call call, std::size_t times) const;
 
  private:
@@ -96,19 +97,19 @@ class Ledger {
   std::size_t total_ = 0, fail_at_ = 0, failures_ = 0, violations_ = 0, registrations_ = 0;
   bool has_closed_ = false;
   std::set<std::uintptr_t> streams_, events_, kernels_;
-  std::multiset<std::uintptr_t> waited_for_;  // events that hosts are waiting for
+  std::multiset<std::uintptr_t> waited_for_;  // events that host threads wait for
 };
 
 struct FakeOptions {
   std::string backend = "fake";
   std::string spec = "fake:0";
-  /// Threads of one copy or fill.
+  /// Number of threads of one copy or fill.
   std::size_t threads = 1;
-  /// What the device says is free; nothing: what the host has.
+  /// The free memory that the device reports. If unset, the free memory of the host.
   std::optional<std::size_t> free_bytes = {};
-  /// How far from its own address the device finds memory that was registered.
+  /// The difference between the device's address and the host's address of registered memory.
   std::ptrdiff_t registered_offset = 0;
-  /// Changes what the device says of itself. It has every capability otherwise.
+  /// Changes the properties of the device. By default it has every capability.
   std::function<void(DeviceInfo&)> describe = {};
 };
 

@@ -1,4 +1,4 @@
-// A fake driver with a table, a context and two kernels, for the tests of both.
+// A fake driver with a table, a context and two kernels, for tests of the driver and its table.
 
 #pragma once
 

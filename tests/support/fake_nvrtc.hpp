@@ -1,5 +1,5 @@
-// A run-time compiler that compiles nothing: it keeps what it is given, and answers what it is
-// told.
+// A fake run-time compiler. It compiles nothing, records its input, and returns the results that
+// the test has set.
 
 #pragma once
 
@@ -17,12 +17,12 @@ struct FakeNvrtc {
     std::vector<int> architectures = {75, 80, 90};
     std::string ptx = "ptx";
     std::string log = {};
-    std::string missing = {};  // the entry that the library lacks
+    std::string missing = {};  // an entry that the library does not have
     std::string failing = {};  // the entry that returns `result`
     cuda::nvrtcResult result = cuda::NVRTC_SUCCESS;
     std::string text = {};
     std::vector<std::string> options = {};
-    int live = 0;  // programs
+    int live = 0;  // number of programs
   };
   static State& state() {
     static State state;
@@ -83,7 +83,7 @@ struct FakeNvrtc {
   }
 };
 
-/// The library that holds it.
+/// Returns the library of the fake compiler.
 inline cuda::DriverLibrary fake_nvrtc() {
   return {[](void*, const char* name) -> void* {
             if (FakeNvrtc::state().missing == name) return nullptr;

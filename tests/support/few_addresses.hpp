@@ -1,4 +1,5 @@
-// Does this build leave a process few addresses? The thread sanitizer does: some 20 GiB on aarch64.
+// Whether processes of this build have few addresses: under the thread sanitizer, some 20 GiB on
+// aarch64.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// Asks a question in a forked child of the test.
+// Runs a check in a forked child of the test.
 
 #pragma once
 
@@ -9,13 +9,13 @@
 
 namespace tern::test {
 
-/// What `check()` says in a forked child: 0 for true, 1 for false; -1 if the child did not end by
-/// itself.
+/// Returns the result of `check()` in a forked child: 0 for true, 1 for false, -1 if the child was
+/// killed.
 template <class Check>
 [[nodiscard]] int in_a_forked_child(Check check) {
   const pid_t child = fork();
   if (child == 0) {
-    // A child that hangs would hang the test: the alarm ends it, and -1 says so.
+    // If the child hangs, the alarm kills it, and the result is -1.
     alarm(20);
     _exit(check() ? 0 : 1);
   }
@@ -24,16 +24,16 @@ template <class Check>
   return WEXITSTATUS(status);
 }
 
-/// Is it refused because this process is a fork, and does it say which process this is?
+/// Returns whether the call failed with after_fork and the id of this process.
 template <class T>
 [[nodiscard]] bool is_after_fork(const Result<T>& result) {
   return !result && result.failure().code() == ErrorCode::after_fork &&
          result.failure().number("pid") == static_cast<std::uint64_t>(getpid());
 }
 
-/// ThreadSanitizer ends a forked child that starts a thread, if its parent had several.
-/// AddressSanitizer's allocator takes its locks into the child as they were, so a child waits for
-/// ever if a thread that it does not have was allocating; malloc of the C library does not do that.
+/// ThreadSanitizer kills a forked child that starts a thread if the parent had several threads. The
+/// allocator of AddressSanitizer keeps its locks in the child, so a child may wait forever for a
+/// lock of a thread that does not exist there. malloc of the C library has no such problem.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool children_can_start_threads = false, children_can_allocate = true;
 #elif defined(__SANITIZE_ADDRESS__)

@@ -1,4 +1,4 @@
-// Any bytes at all, taken as the decisions of somebody who makes structures.
+// The input bytes of a fuzzer, read as the decisions of a program that builds structures.
 
 #pragma once
 
@@ -19,7 +19,7 @@ class FuzzBytes {
   explicit FuzzBytes(std::span<const std::byte> bytes) noexcept : left_(bytes) {}
 
   [[nodiscard]] bool is_empty() const noexcept { return left_.empty(); }
-  /// Zero when there are no more.
+  /// Returns zero when the bytes are used up.
   template <class T>
   T take() noexcept {
     T value = {};
@@ -29,7 +29,7 @@ class FuzzBytes {
     return value;
   }
   [[nodiscard]] bool chance(unsigned one_in) noexcept { return take<std::uint8_t>() % one_in == 0; }
-  /// Mostly small, now and then any.
+  /// Returns a small number in most cases, and sometimes any number.
   std::int64_t number(std::int64_t small) noexcept {
     const std::uint8_t how = take<std::uint8_t>();
     if (how < 200) return take<std::uint16_t>() % (small + 1);
@@ -43,7 +43,8 @@ class FuzzBytes {
   std::span<const std::byte> left_;
 };
 
-/// A fuzzer takes an exception that nobody catches for a crash; a test reports it.
+/// Throws if a rule is broken. The fuzzer treats an uncaught exception as a crash; a test reports
+/// it.
 inline void require_in_fuzz(bool holds, CallSite site = CallSite::here()) {
   if (holds) return;
   throw std::logic_error(std::string("a rule of imports is broken, see ") + site.file + ":" +

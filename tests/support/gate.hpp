@@ -1,9 +1,9 @@
-// A Gate holds a stream at one point until the test opens it, so that what is asynchronous can be
-// tested without sleeping: while the gate is closed, nothing behind it has happened.
+// A Gate blocks a stream at one point until the test opens it. So a test can check asynchronous
+// behaviour without sleeping: while the gate is closed, no later work of the stream has run.
 //
-// It opens when it ends. What it held may pass later than that; it keeps what it needs alive. On
-// most devices it is a host function that blocks; a simulated device has its own way to hold a
-// stream, because a blocking function would hold the simulation.
+// The destructor opens the gate. A blocked stream may pass the gate after that; the gate keeps the
+// needed state alive. On most devices, a gate is a host function that blocks. On a simulated device
+// it is sim::hold, because a blocking function would block the whole simulation.
 
 #pragma once
 
@@ -28,7 +28,7 @@ class Gate {
   Gate& operator=(const Gate&) = delete;
   ~Gate() { open(); }
 
-  /// Later work of the stream begins after open().
+  /// Blocks the stream: its later work begins after open().
   void hold(StreamRef stream) {
     const Device device = stream.device();
     if (is_simulated(device)) {
@@ -37,7 +37,7 @@ class Gate {
     }
     auto state = std::make_unique<std::shared_ptr<State>>(state_);
     stream.call(pass, state.get());
-    static_cast<void>(state.release());  // pass() has it now
+    static_cast<void>(state.release());  // pass() owns it now
   }
 
   void open() {
@@ -47,7 +47,7 @@ class Gate {
     state_->changed.notify_all();
   }
 
-  /// Returns when as many streams stand at the gate, or have passed it.
+  /// Waits until this many streams have reached the gate.
   void wait_until_reached(std::size_t streams = 1) {
     if (!holds_.empty()) {
       for (const auto& [device, hold] : holds_) sim::run_to_hold(device, hold);

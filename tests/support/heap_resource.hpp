@@ -1,6 +1,8 @@
-// A std::pmr resource on the heap that sees whether it is given back what it gave.
+// A std::pmr resource on the heap that checks that every block is returned with the right size and
+// alignment.
 //
-// It is not thread-safe, as many of the standard's are not, and notes it if two threads are in it.
+// Like many standard resources, it is not thread-safe. It records if two threads use it at the same
+// time.
 
 #pragma once
 
@@ -39,7 +41,7 @@ class HeapResource final : public std::pmr::memory_resource {
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
     const Visit visit(*this);
     if (in_allocate) in_allocate();
-    // Not operator new, which a sanitizer does not let fail.
+    // Not operator new, because under a sanitizer it cannot be made to fail.
     const std::size_t whole = (bytes + alignment - 1) / alignment * alignment;
     void* const address = whole < bytes ? nullptr : std::aligned_alloc(alignment, whole);
     if (address == nullptr) throw std::bad_alloc();
@@ -65,7 +67,7 @@ class HeapResource final : public std::pmr::memory_resource {
   std::map<void*, Given> given_;
 };
 
-/// Lives to the end.
+/// Never destroyed.
 inline HeapResource* heap_resource() {
   static HeapResource& instance = *new HeapResource;
   return &instance;

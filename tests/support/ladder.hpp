@@ -1,8 +1,8 @@
-// The ladder that every backend climbs: its rungs are the tests in tests/conformance/, written once
-// and run on each device of each backend this machine has.
+// The conformance tests of backends in tests/conformance/. Each test is written once and runs on
+// every device of every backend on this machine.
 //
-// The rungs know nothing of the backend: they look at device memory only through copies, and where
-// a device lacks an ability they test the refusal instead.
+// The tests know nothing about the backend. They access device memory only through copies. If a
+// device lacks a capability, they test that the call fails.
 
 #pragma once
 
@@ -25,13 +25,13 @@ namespace tern::test {
 
 using Bytes = std::vector<std::byte>;
 
-/// The devices of the available backends, and variants that take other ways through them.
+/// Returns the devices of the available backends, and variants that use other paths of their code.
 inline std::vector<std::string> devices_to_climb() {
   std::vector<std::string> specs = {// The CUDA backend, with simulated devices for its driver.
                                     "cuda?driver=sim", "host?pages=normal", "host?threads=1",
                                     "host?threads=3", "sim?schedule=lazy",
                                     "sim?schedule=eager&reuse=friendly",
-                                    // Plans that a device survives: all rungs hold under them.
+                                    // Fault plans that a device survives: all tests pass with them.
                                     "sim?faults=query~0.3=not_ready",
                                     "sim?schedule=eager&faults=query%2=not_ready,copy~0.3=slow,"
                                     "fill%2=slow,launch~0.5=slow,record~0.3=slow,wait~0.3=slow"};
@@ -41,7 +41,7 @@ inline std::vector<std::string> devices_to_climb() {
   return specs;
 }
 
-/// Parameter names of letters, digits and '_' only: "host?threads=1" is host_threads_1.
+/// Returns a test name with letters, digits and '_' only: "host?threads=1" becomes host_threads_1.
 inline std::string spec_name(const testing::TestParamInfo<std::string>& info) {
   std::string name = info.param;
   std::replace_if(
@@ -49,7 +49,7 @@ inline std::string spec_name(const testing::TestParamInfo<std::string>& info) {
   return name;
 }
 
-/// Bytes that differ from their neighbours, and for each seed from each other.
+/// Returns bytes that differ from their neighbours. Each seed gives other bytes.
 inline Bytes sample(std::size_t bytes, unsigned seed = 1) {
   Bytes result(bytes);
   std::uint32_t state = seed * 2654435761u + 1;
@@ -60,7 +60,7 @@ inline Bytes sample(std::size_t bytes, unsigned seed = 1) {
   return result;
 }
 
-/// Device memory that is released when it ends.
+/// Device memory that is freed by the destructor.
 class Block {
  public:
   Block(Device device, std::size_t bytes, MemoryKind kind = MemoryKind::device)
@@ -78,7 +78,7 @@ class Block {
 
 class Ladder : public testing::TestWithParam<std::string> {
  protected:
-  /// Through the stream, and complete on return.
+  /// Copies on the stream and waits.
   void write(void* destination, const Bytes& bytes) {
     stream.copy(destination, bytes.data(), bytes.size());
     stream.synchronize();
@@ -92,14 +92,14 @@ class Ladder : public testing::TestWithParam<std::string> {
 
   bool can(Capability capability) const { return device.can(capability); }
 
-  /// A copy that is still on its way must not arrive in the memory of the next test.
+  /// Wait, so that no pending copy writes to memory of the next test.
   void TearDown() override { static_cast<void>(device.try_synchronize()); }
 
   Device device = open_device(GetParam());
   Stream stream{device};
 };
 
-/// Is the refusal the one for an undeclared ability, with its name and the device's?
+/// Expects the failure of a missing capability, with the names of the capability and of the device.
 template <class T>
 void expect_unsupported(const Result<T>& result, Capability capability, const Device& device) {
   ASSERT_FALSE(result) << name(capability);

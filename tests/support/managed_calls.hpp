@@ -1,6 +1,6 @@
-// CUDA devices on the simulated driver of the catalog, with a table that writes down what it is
-// told about managed memory: for tests that read the calls and not what Tern says it did. They live
-// beside tests that open "cuda?driver=sim", of which a process has one.
+// Records the calls about managed memory that reach the simulated CUDA driver, for tests that check
+// the calls themselves. A process has one simulated driver, so these tests share it with tests that
+// open "cuda?driver=sim".
 
 #pragma once
 
@@ -21,14 +21,15 @@
 
 namespace tern::cuda {
 
-/// What the driver saw since it was last asked, one line for each call. Addresses are shown as they
-/// are from `base` on. One driver at a time.
+/// The recorded calls since the last query, one line per call. Addresses are shown relative to
+/// `base`. Only one driver at a time.
 struct ManagedCalls {
   static inline std::vector<std::string> lines;
   static inline std::uintptr_t base = 0;
-  static inline std::uint64_t total = 0;  // calls of any kind
+  static inline std::uint64_t total = 0;  // number of calls of any kind
 
-  /// The n-th call of a slot from now, or all from that one on, does nothing and returns this.
+  /// Makes the n-th call of a slot from now, or all calls from the n-th on, do nothing and return
+  /// this.
   struct Fault {
     std::uint64_t left = 0;
     bool is_lasting = false;
@@ -128,7 +129,7 @@ struct ManagedCalls {
     }
   };
 
-  /// The table of a driver of that version, listened to.
+  /// Returns the table of a driver of this version, with recording.
   static DriverTable listen(DriverTable table, int version) {
 #define TERN_DRIVER_ENTRY(slot, name, since, need, parameters) \
   if (since > version) table.slot = nullptr;                   \
@@ -164,7 +165,7 @@ struct ManagedDevices {
   ManagedDevices(const ManagedDevices&) = delete;
   ManagedDevices& operator=(const ManagedDevices&) = delete;
 
-  /// Makes the context of a device current here while it lasts, as other libraries do.
+  /// Makes the context of a device current on this thread while it lives, as other libraries do.
   class Elsewhere {
    public:
     Elsewhere(const ManagedDevices& bench, int ordinal) : cu_(bench.driver.table) {
@@ -183,7 +184,7 @@ struct ManagedDevices {
   const Device simulated = open_device("cuda?driver=sim");
   const std::size_t findings = sim::findings(simulated).size();
   Driver driver;
-  std::vector<Device> devices;  // two of them
+  std::vector<Device> devices;  // two devices
 };
 
 }  // namespace tern::cuda

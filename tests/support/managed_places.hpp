@@ -1,6 +1,5 @@
-// The devices on which managed memory is tried: simulated ones, the CUDA backend on a simulated
-// driver, and whatever this machine has. Those without managed memory are skipped when their turn
-// comes.
+// The devices for tests of managed memory: simulated devices, the CUDA backend on a simulated
+// driver, and all devices of this machine. A test skips devices without managed memory.
 
 #pragma once
 

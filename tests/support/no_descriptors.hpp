@@ -1,4 +1,4 @@
-// A process without file descriptors, while it lasts.
+// While it lives, the process cannot open another file descriptor.
 
 #pragma once
 

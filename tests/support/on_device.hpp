@@ -1,4 +1,4 @@
-// A test on a device that is named by its parameter, and skipped where that cannot be opened.
+// A test whose parameter names a device. It is skipped if the device cannot be opened.
 
 #pragma once
 

@@ -1,7 +1,7 @@
-// What tests of the OpenCL backend stand on: the OpenCL of this machine, seen through a table in
-// which any call can be made to fail, and which counts what was made and not released.
+// The fixture of the OpenCL tests: the OpenCL of this machine, called through a table in which a
+// test can make any call fail, and which counts objects that were created and not released.
 //
-// There is one such table, so the counts and the planned failures are those of the whole process.
+// There is one such table, so the counts and the planned failures apply to the whole process.
 
 #pragma once
 
@@ -23,16 +23,16 @@
 
 namespace tern::test {
 
-/// Handles of one kind, or blocks of memory, that are alive.
+/// The number of live handles of one type, or of live memory blocks.
 template <class Handle>
 inline std::atomic<int> live_handles = 0;
 
-/// One entry of the table: how often it was called, and which call is to fail with what.
+/// One entry of the table: how often it was called, and which calls fail with which code.
 struct PlannedFault {
   const char* name;
   std::atomic<int> calls = 0;
-  std::atomic<int> fail_at = 0;  // counted from 1; 0: never
-  std::atomic<int> times = 1;    // so many calls fail from there on
+  std::atomic<int> fail_at = 0;  // number of the first call that fails, from 1; 0: none
+  std::atomic<int> times = 1;    // number of calls that fail
   std::atomic<opencl::cl_int> code = 0;
 
   [[nodiscard]] bool hits() noexcept {
@@ -71,7 +71,7 @@ struct Wrapped<member, Returned (*)(Arguments...)> {
       if (made != nullptr) ++live_handles<Returned>;
       return made;
     } else if (name.starts_with("clRelease")) {
-      // Whatever the driver says, the handle is gone.
+      // The handle is released even if the call returns an error.
       const opencl::cl_int code = (real->*member)(arguments...);
       --live_handles<First>;
       return is_hit ? fault.code.load() : code;
@@ -109,7 +109,7 @@ inline opencl::Table table() {
 
 }  // namespace opencl_faults
 
-/// Skips where there is no OpenCL device, unless TERN_REQUIRE says that there must be one.
+/// Skips the test if there is no OpenCL device, unless TERN_REQUIRE demands one.
 class OpenClTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -126,7 +126,7 @@ class OpenClTest : public testing::Test {
     clear_faults();
     facts = found->devices.usable.front();
   }
-  /// Every test gives back what it made, whatever failed in between.
+  /// Every test must release all objects, whatever has failed.
   void TearDown() override {
     context.reset();
     clear_faults();
@@ -146,8 +146,8 @@ class OpenClTest : public testing::Test {
   void clear_faults() {
     for (PlannedFault* fault : faults) fault->fail_at = fault->calls = 0;
   }
-  /// The next call of the entry, or the one after so many, fails; and those that follow, if several
-  /// are to.
+  /// Makes a call of the entry fail: the next one, or the one after `after` further calls. With
+  /// `times`, the following calls fail too.
   void fail(std::string_view entry, opencl::cl_int code, int after = 0, int times = 1) {
     PlannedFault& fault = fault_of(entry);
     fault.times = times;
@@ -155,7 +155,7 @@ class OpenClTest : public testing::Test {
     fault.calls = 0;
     fault.fail_at = after + 1;
   }
-  /// Since it was last planned to fail.
+  /// Returns the number of calls since the last call of fail().
   int calls_of(std::string_view entry) { return fault_of(entry).calls; }
 
   void open_context() { context = opencl::Context::open(table(), facts, "opencl:0").value(); }

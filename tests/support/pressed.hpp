@@ -1,4 +1,4 @@
-// What tests of pressure share: a simulated device whose memory for unified buffers has a limit.
+// What tests of memory pressure share: a simulated device with a budget for unified buffers.
 
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace tern::test {
 
-/// 1 KiB: so sizes of the limits are counts of buffers.
+/// A test buffer has 1 KiB, so a limit is a number of buffers.
 inline constexpr std::size_t pressed_ints = 256;
 inline constexpr std::size_t pressed_bytes = 1024;
 
@@ -38,7 +38,7 @@ inline PressureStatistics operator-(PressureStatistics a, const PressureStatisti
 
 class Pressed : public Unified {
  protected:
-  /// Of so many buffers on the device.
+  /// Makes a budget that holds this many buffers on the device.
   explicit Pressed(std::size_t buffers = 3) : budget(limited(buffers * pressed_bytes)) {}
 
   [[nodiscard]] UnifiedOptions options(const char* tag = "u") const {
@@ -47,26 +47,26 @@ class Pressed : public Unified {
   [[nodiscard]] UnifiedBuffer<int> pressed(const char* tag = "u", std::size_t buffers = 1) const {
     return UnifiedBuffer<int>(Shape{buffers * pressed_ints}, options(tag));
   }
-  /// On the host and on the device.
+  /// Makes a buffer that is up to date on the host and on the device.
   [[nodiscard]] UnifiedBuffer<int> clean(const char* tag = "clean") const {
     UnifiedBuffer<int> made = pressed(tag);
     made.copy_from(counting(pressed_ints));
     made.prefetch(s);
     return made;
   }
-  /// Only on the device; of this value.
+  /// Makes a buffer that is up to date only on the device.
   [[nodiscard]] UnifiedBuffer<int> dirty(int value = 7, const char* tag = "dirty") const {
     UnifiedBuffer<int> made = pressed(tag);
     write_on_device(made, s, value);
     return made;
   }
-  /// On the device, and newer on the host.
+  /// Makes a buffer with a stale copy on the device; the host is up to date.
   [[nodiscard]] UnifiedBuffer<int> stale(int value = 5, const char* tag = "stale") const {
     UnifiedBuffer<int> made = dirty(1, tag);
     std::ranges::fill(made.discard_host(), value);
     return made;
   }
-  /// As a read of it would.
+  /// Opens and closes a read lease on the device.
   void use(const UnifiedBuffer<int>& buffer) const {
     const DeviceLease<const int> lease = buffer.read_device(s);
   }

@@ -1,6 +1,5 @@
-// Random programs as records that own what they point to: streams of all kinds, events, waits,
-// blocks and pieces that live and die in the right order, and uses that are ordered only now and
-// then.
+// Random programs as trace records that own their names and touches: all kinds of streams, events,
+// waits, and blocks and pool blocks with valid lifetimes. Uses are ordered only sometimes.
 
 #pragma once
 
@@ -29,7 +28,7 @@ class RandomTrace {
   static constexpr std::uint64_t slab_bytes = 1024, cell = 64, cells = slab_bytes / cell;
 
   void add(TraceRecord record) {
-    // A line of its own for every record, so that a checker that applies reports each.
+    // Each record has its own line, so that a checker in `apply` mode reports each finding.
     record.site = {"random.cpp", "step", static_cast<std::uint32_t>(records_.size() + 1)};
     if (record.kind == RecordKind::operation || record.kind == RecordKind::record_event ||
         record.kind == RecordKind::wait_event) {
@@ -69,7 +68,7 @@ class RandomTrace {
       touch(RecordKind::operation, OperationKind::allocate, actor, {TouchKind::allocate, whole});
       memory.is_live = true;
     } else if (dice < 50) {
-      // Slab 1 is used as it is, slab 2 in pieces.
+      // Slab 1 is used as a whole, slab 2 in pool blocks.
       if (slab == 2 && memory.pieces[at] == 0) {
         memory.pieces[at] = ++generation_;
         touch(RecordKind::operation, OperationKind::allocate, actor,

@@ -1,4 +1,4 @@
-// For calls that should be refused: says so where they are not, and gives the failure to look at.
+// For calls that should fail: expects the failure, and returns it for further checks.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace tern::test {
 
-/// The failure; violation where there is none.
+/// Returns the failure. If the call succeeded, returns a violation.
 template <class T>
 Failure refused(const Result<T>& result, ErrorCode code) {
   EXPECT_FALSE(result);

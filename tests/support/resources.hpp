@@ -1,4 +1,4 @@
-// The resources that the memory tests run on: every kind, on every device that can have it.
+// The resources for the memory tests: every kind of resource, on every device that supports it.
 
 #pragma once
 
@@ -30,13 +30,13 @@ struct ResourceCase {
   std::string name;
   std::function<Device()> open;
   std::function<ResourceHandle(const Device&)> make;
-  /// It keeps memory: freeing a block asks no driver.
+  /// The resource keeps freed memory, so freeing a block makes no driver call.
   bool is_pool = false;
 };
 
 inline void PrintTo(const ResourceCase& one, std::ostream* out) { *out << one.name; }
 
-/// What stands around another resource; a new one is one line in the list.
+/// A wrapper around another resource. To test a new wrapper, add one line to the list.
 struct Wrapper {
   std::string name;
   std::function<ResourceHandle(ResourceHandle)> wrap;
@@ -67,7 +67,7 @@ inline std::vector<Wrapper> every_wrapper() {
 
 inline std::vector<ResourceCase> every_resource() {
   const std::function<Device()> on_host = [] { return open_device("host"); };
-  // A device of its own for each test, so that what one leaves does not show in the next.
+  // Each test opens its own device, so that tests do not affect each other.
   const std::function<Device()> on_sim = [] { return sim::open({.policy = sim::Policy::lazy}); };
   const auto direct = [](MemoryKind kind) {
     return [kind](const Device& device) -> ResourceHandle {
@@ -98,7 +98,7 @@ inline std::vector<ResourceCase> every_resource() {
       {"pmr_on_host", on_host, [](const Device& device) -> ResourceHandle {
          return std::make_shared<PmrUpstream>(device, heap_resource());
        }}};
-  // CUDA devices: the machine's, and simulated ones behind the driver's entry points.
+  // CUDA devices: those of this machine, and simulated ones.
   std::vector<std::pair<std::string, std::string>> cuda = {{"_on_cuda_sim", "cuda?driver=sim"}};
   for (const BackendListing& backend : list_backends()) {
     if (backend.name != "cuda") continue;
@@ -124,8 +124,8 @@ inline std::vector<ResourceCase> every_resource() {
   for (const Wrapper& outer : every_wrapper()) {
     for (const ResourceCase& ground : grounds) add(outer, ground);
   }
-  // Two deep: every pair, on memory that is ordered by the host and by the stream. A sanitizer sees
-  // nothing more in pairs, and takes its time.
+  // All pairs of wrappers, on memory that the host orders and on memory that a stream orders. Not
+  // under a sanitizer, where the pairs are slow and find nothing more.
   if (is_sanitized) return all;
   for (const Wrapper& inner : every_wrapper()) {
     for (const ResourceCase& ground : {grounds[0], grounds[2], grounds[5], grounds[6]}) {

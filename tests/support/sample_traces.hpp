@@ -1,4 +1,4 @@
-// Small traces, always the same: seeds for fuzzing, and what format tests damage.
+// Small constant traces, as seeds for fuzzing and as input of format tests that damage them.
 
 #pragma once
 
@@ -21,7 +21,7 @@ inline TraceBytes trace_of(std::span<const TraceRecord> records,
   return {writer.bytes().begin(), writer.bytes().end()};
 }
 
-/// Every field has a value of its own, and every kind of record is there.
+/// Returns records of every kind, with a different value in every field.
 inline TraceBytes full_trace() {
   const Touch touches[] = {{TouchKind::read, {1, 64, 128}, 7, true},
                            {TouchKind::write, {0, 0x1'0000'0000'0000, ~std::uint64_t{0} >> 16}},

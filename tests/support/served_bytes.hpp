@@ -1,5 +1,4 @@
-// The bytes of a file that is none: a storage's origin for tests of copies, which can run short and
-// fail.
+// A storage origin that acts like a file, for tests of copies. Its reads can be short and can fail.
 
 #pragma once
 
@@ -16,12 +15,12 @@
 
 namespace tern::test {
 
-/// What the test sees of it, and may change.
+/// The state of the file, which the test may read and change.
 struct ServedFile {
   std::vector<std::byte> bytes;
   std::size_t reads = 0;
-  std::size_t max_bytes = 0;  // of one read
-  std::size_t fail_at = 0;    // the read that fails, from 1
+  std::size_t max_bytes = 0;  // maximum size of one read
+  std::size_t fail_at = 0;    // the number of the read that fails, from 1
   bool was_mapped = false;
 };
 
@@ -51,7 +50,7 @@ class ServedBytes final : public StorageOrigin {
   std::shared_ptr<ServedFile> file_;
 };
 
-/// A buffer of all its bytes. The device is that of host memory.
+/// Makes a buffer of all bytes. `host` is the host device.
 inline Buffer open_served(const Device& host, std::shared_ptr<ServedFile> file) {
   const std::size_t bytes = file->bytes.size();
   StorageHandle storage = Storage::try_make(host, bytes, StorageKind::file,

@@ -1,4 +1,4 @@
-// Is there a simulation behind a device, whose faults and findings the functions of sim.hpp reach?
+// Whether a device is simulated, so that the functions of sim.hpp work on it.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace tern::test {
 
-/// A simulated device, or a CUDA device that has simulated ones for its driver.
+/// Returns true for a simulated device, and for a CUDA device on a simulated driver.
 inline bool is_simulated(const Device& device) {
   return device.info().backend == "sim" || device.spec().ends_with("driver=sim");
 }

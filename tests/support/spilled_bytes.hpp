@@ -1,4 +1,4 @@
-// Ways to a file that has no name, and to a disk that is full.
+// Access to a spill file, which has no name, and a simulated full disk.
 
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace tern::test {
 
-/// Of the spill file that is open in a directory: what this process calls it.
+/// Returns a path to the spill file that this process has open in a directory.
 inline std::string spill_path(const std::string& directory) {
   const std::string folder = std::filesystem::weakly_canonical(directory).string();
   for (const auto& one : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -28,7 +28,7 @@ inline std::string spill_path(const std::string& directory) {
   return {};
 }
 
-/// Twice, and it is as it was.
+/// Inverts a byte of the spill file. A second call restores it.
 inline void change_spilled_byte(const std::string& directory, std::size_t offset) {
   const int file = open(spill_path(directory).c_str(), O_RDWR | O_CLOEXEC);
   ASSERT_GE(file, 0);
@@ -39,7 +39,7 @@ inline void change_spilled_byte(const std::string& directory, std::size_t offset
   EXPECT_EQ(close(file), 0);
 }
 
-/// While it lives, no file of the process grows beyond this: a disk that is full.
+/// While it lives, no file of the process can grow beyond the limit, as on a full disk.
 using SmallFiles = FileLimit;
 
 }  // namespace tern::test

@@ -1,4 +1,4 @@
-// A folder that is gone with the test, and files in it.
+// A folder that is deleted at the end of the test, and functions to create files in it.
 
 #pragma once
 
@@ -19,7 +19,7 @@ class TemporaryFolder {
   TemporaryFolder() {
     path_ = testing::TempDir() + "tern-XXXXXX";
     EXPECT_NE(mkdtemp(path_.data()), nullptr);
-    EXPECT_EQ(chmod(path_.c_str(), 0755), 0);  // for tests that become somebody else
+    EXPECT_EQ(chmod(path_.c_str(), 0755), 0);  // for tests that change their user
   }
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
@@ -30,7 +30,8 @@ class TemporaryFolder {
 
   [[nodiscard]] std::string operator/(const std::string& name) const { return path_ + "/" + name; }
 
-  /// Anew, with these bytes from the offset on; what is before them reads as zeros.
+  /// Creates or replaces a file with these bytes at the offset. The bytes before the offset are
+  /// zero.
   std::string write(const std::string& name, std::span<const std::byte> bytes,
                     std::size_t offset = 0) const {
     std::string path = *this / name;
@@ -46,7 +47,7 @@ class TemporaryFolder {
   std::string path_;
 };
 
-/// Cuts a file, or lets it grow by zeros.
+/// Truncates a file, or extends it with zeros.
 inline void set_length(const std::string& path, std::size_t bytes) {
   EXPECT_EQ(truncate(path.c_str(), static_cast<off_t>(bytes)), 0);
 }

@@ -1,5 +1,5 @@
-// While a ThreadFamine lives, no thread can be started in this process: each would get a stack
-// larger than all memory.
+// While a ThreadFamine lives, no thread can be started in this process, because the default stack
+// size is larger than all memory.
 
 #pragma once
 

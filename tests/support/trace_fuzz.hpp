@@ -1,5 +1,5 @@
-// What the fuzz target of traces does with bytes, and the tests that damage traces do too: read and
-// check them, as they are and with their checksums made right, so that damage gets past those.
+// The fuzz target for traces, also used by tests that damage traces: reads and checks the bytes,
+// once as they are and once with corrected checksums, so that the damage gets past the checksums.
 
 #pragma once
 
@@ -15,7 +15,8 @@
 
 namespace tern::test {
 
-/// The same with the mark of a trace, its version, and right checksums, as far as chunks go.
+/// Returns the bytes with a valid magic number, version and checksums, as far as the chunks can be
+/// found.
 inline std::vector<std::byte> with_right_checksums(std::span<const std::byte> bytes) {
   using namespace trace_format;
   std::vector<std::byte> out(bytes.begin(), bytes.end());
@@ -38,7 +39,7 @@ inline void require(bool holds) {
   if (!holds) std::abort();
 }
 
-/// Reads everything, and checks that what was read can be written and read again.
+/// Reads all records, and checks that they can be written and read again.
 inline CheckSummary check_bytes(std::span<const std::byte> bytes) {
   const CheckBudget small{1 << 22, 1024, 4 << 20, 64};
   Result<TraceReader> reader = TraceReader::try_read_bytes(bytes);

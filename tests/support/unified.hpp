@@ -1,5 +1,5 @@
-// What tests of unified buffers share: two simulated devices with a stream each to work on, and
-// looks at what a device's copy has.
+// What tests of unified buffers share: two simulated devices with a stream each, and functions that
+// read the copy of a device.
 
 #pragma once
 
@@ -23,7 +23,7 @@ inline std::vector<int> counting(std::size_t count, int first = 1) {
   return made;
 }
 
-/// What the device's copy has, read by a copy of the stream's own.
+/// Returns the contents of the device's copy.
 inline std::vector<int> on_device(const UnifiedView<int>& buffer, StreamRef stream) {
   std::vector<int> made(buffer.size());
   const DeviceLease<const int> lease = buffer.read_device(stream);

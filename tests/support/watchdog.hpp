@@ -1,4 +1,5 @@
-// A Watchdog ends a test that waits for ever: the process, because what hangs cannot be stopped.
+// A Watchdog ends the process if a test waits forever, because a thread that hangs cannot be
+// stopped.
 
 #pragma once
 

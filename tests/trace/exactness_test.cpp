@@ -1,4 +1,4 @@
-// The checker against brute force: for tiny random programs, every schedule there is.
+// Compares the checker with brute force: tiny random programs, under every schedule.
 
 #include <gtest/gtest.h>
 

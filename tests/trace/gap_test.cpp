@@ -1,4 +1,4 @@
-// What a gap makes unknown: no finding behind it rests on what the lost records may have done.
+// After a gap, no finding depends on what the lost records may have contained.
 
 #include <gtest/gtest.h>
 

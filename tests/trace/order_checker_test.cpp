@@ -1,5 +1,5 @@
-// The checker as a whole: refusing and applying, consequences, leaks, memory, hostile records. The
-// rules themselves are in order_rules_test.cpp.
+// The checker as a whole: rejected and applied records, consequences, leaks, memory use, invalid
+// records. order_rules_test.cpp tests the rules.
 
 #include "trace/order_checker.hpp"
 

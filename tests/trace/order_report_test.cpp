@@ -1,4 +1,4 @@
-// The full text of a report for every code, as people read it.
+// The full text of a report for every code.
 
 #include "trace/order_report.hpp"
 

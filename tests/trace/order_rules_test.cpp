@@ -1,4 +1,4 @@
-// Every rule of the order checker as a small program, and its corrected twin.
+// Every rule of the order checker as a small program, with a corrected version.
 
 #include <gtest/gtest.h>
 

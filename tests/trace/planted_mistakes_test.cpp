@@ -1,4 +1,4 @@
-// Does the checker find what it was built to find, and nothing else?
+// The checker finds the planted errors, and nothing else.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// The shadow alone, with an order that the test decides. Its rules are in order_rules_test.cpp.
+// The Shadow alone, with an order that the test defines. order_rules_test.cpp tests the rules.
 
 #include "trace/shadow.hpp"
 

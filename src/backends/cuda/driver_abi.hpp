@@ -1,13 +1,14 @@
-// The part of the CUDA driver's binary interface that Tern uses, declared by us.
+// The part of the CUDA driver's binary interface that Tern uses, declared by Tern.
 //
-// Building Tern needs no toolkit, and two toolkits need not agree with the driver that is found at
-// run time; so these are the layouts and numbers of the driver itself, which do not change. A test
-// compares all of them with the official header wherever that one is installed.
+// Tern builds without a CUDA toolkit and finds the driver at run time, so the headers of a toolkit
+// may not match that driver. The layouts and numbers below are the driver's own, which never
+// change. A test compares all of them with the official header if the header is installed.
 //
-// Types and enumerators have the driver's names, because errors and manuals speak of them. What the
-// official header has as macros has a name of ours here: a macro would rewrite any other. Every
-// enum has a fixed type, so that a value of a newer driver is a value here too. Structs are zeroed
-// by default, as the driver wants what it does not know yet.
+// Types and enumerators have the driver's names, because errors and manuals use them. Macros of the
+// official header have other names here, because the macro would replace the name if both headers
+// are included. Every enum has a fixed underlying type, so that it can hold values of newer
+// drivers. Structs are zero-initialized, because the driver expects zeros in fields that it does
+// not know yet.
 
 #pragma once
 
@@ -18,7 +19,7 @@ namespace tern::cuda {
 
 // --- Results
 
-/// One line per result that is looked at or given: its name and its number.
+/// One line per result that Tern uses: its name and its number.
 #define TERN_FOR_EACH_CUDA_RESULT(TERN_CUDA_RESULT)                \
   TERN_CUDA_RESULT(CUDA_SUCCESS, 0)                                \
   TERN_CUDA_RESULT(CUDA_ERROR_INVALID_VALUE, 1)                    \
@@ -94,18 +95,18 @@ using CUmemoryPool = struct CUmemPoolHandle_st*;
 using CUarray = struct CUarray_st*;
 using CUhostFn = void (*)(void* context);
 
-/// In place of a device where the host is meant, in the shapes that have no CUmemLocation, and
-/// where none is, in answers.
+/// The host, in calls that take a device instead of a CUmemLocation; and no device, in results.
 inline constexpr CUdevice device_cpu = -1;
 inline constexpr CUdevice device_invalid = -2;
 
-/// Values of a CUstream that are no handles; the third is null, which means the first.
+/// Values of a CUstream that are not handles. The third value is null, which means the legacy
+/// stream.
 inline constexpr std::uintptr_t stream_legacy = 1;
 inline constexpr std::uintptr_t stream_per_thread = 2;
 
 // --- Looking entries up
 
-/// Flags of cuGetProcAddress: which stream a null handle means to the entry that is given.
+/// Flags of cuGetProcAddress: which stream a null handle means for the returned function.
 inline constexpr std::uint64_t get_proc_address_legacy_stream = 1;
 inline constexpr std::uint64_t get_proc_address_per_thread_stream = 2;
 
@@ -117,7 +118,7 @@ enum CUdriverProcAddressQueryResult : int {
 
 // --- Devices
 
-/// One line per attribute that is asked for: its name behind CU_DEVICE_ATTRIBUTE_, and its number.
+/// One line per attribute that Tern queries: its name without CU_DEVICE_ATTRIBUTE_, and its number.
 #define TERN_FOR_EACH_CUDA_ATTRIBUTE(TERN_CUDA_ATTRIBUTE)                 \
   TERN_CUDA_ATTRIBUTE(MAX_THREADS_PER_BLOCK, 1)                           \
   TERN_CUDA_ATTRIBUTE(WARP_SIZE, 10)                                      \
@@ -259,7 +260,7 @@ enum CUmemAllocationGranularity_flags : int {
   CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1,
 };
 
-/// What follows maxSize must be zero.
+/// All fields after maxSize must be zero.
 struct CUmemPoolProps {
   CUmemAllocationType allocType = CU_MEM_ALLOCATION_TYPE_INVALID;
   CUmemAllocationHandleType handleTypes = CU_MEM_HANDLE_TYPE_NONE;
@@ -355,7 +356,7 @@ struct CUmemcpyAttributes {
 
 // --- Kernels
 
-/// Where the driver's compiler writes what is wrong with an image, and how much room it has there.
+/// Options for the error log of the driver's compiler: where to write it, and its maximum size.
 enum CUjit_option : int {
   CU_JIT_ERROR_LOG_BUFFER = 5,
   CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6,

@@ -1,13 +1,14 @@
 // The driver as Tern sees it: one function pointer per entry point, each with its exact type.
 //
-// An entry is asked for by name and version, and the driver answers with the newest shape that is
-// no newer than that version. So the version is part of the type: it is the one in which this shape
-// appeared, never the driver's own and never a toolkit's. That also makes it the oldest driver that
-// has the entry, which is why there is one number here and not two that could disagree. Where two
-// shapes of one name are used there are two slots, and the older one carries its version.
+// The signature of an entry point may change with a version of CUDA. Tern requests an entry by its
+// name and by the version in which the wanted signature appeared. The driver returns the newest
+// signature that is not newer than that version. So the version belongs to the type of the slot; it
+// is never the version of the driver or of a toolkit. It is also the oldest driver that has the
+// entry. If Tern uses two signatures of one entry, the table has two slots, and the name of the
+// older one contains its version.
 //
-// The table is filled once and then only read, so any thread may call through it. An optional
-// entry is null where the driver lacks it; a table without a required one is of no use.
+// The table is filled once and then only read, so any thread may use it. An optional entry is null
+// if the driver does not have it. If a required entry is missing, the driver cannot be used.
 
 #pragma once
 
@@ -20,8 +21,8 @@
 
 namespace tern::cuda {
 
-// One line per entry: the slot, the name to ask for, the version to ask with, whether Tern needs
-// it, and the parameters. Every entry returns a CUresult.
+// One line per entry: the slot, the name and the version to request, whether Tern requires the
+// entry, and the parameters. Every entry returns a CUresult.
 #define TERN_FOR_EACH_DRIVER_ENTRY(TERN_DRIVER_ENTRY)                                              \
   TERN_DRIVER_ENTRY(cuInit, cuInit, 2000, required, (unsigned flags))                              \
   TERN_DRIVER_ENTRY(cuDriverGetVersion, cuDriverGetVersion, 2020, required, (int* version))        \
@@ -226,7 +227,7 @@ struct DriverTable {
 #undef TERN_DRIVER_ENTRY
 };
 
-/// A slot as a number, in the order of the list.
+/// The number of a slot, in the order of the list.
 enum class DriverEntry : std::uint8_t {
 #define TERN_DRIVER_ENTRY(slot, name, version, need, parameters) slot,
   TERN_FOR_EACH_DRIVER_ENTRY(TERN_DRIVER_ENTRY)
@@ -238,7 +239,7 @@ enum class Need : std::uint8_t { required, optional };
 struct DriverEntryInfo {
   std::string_view slot;  // what Tern calls it: "cuMemAdvise_8000"
   const char* name;       // what the driver calls it: "cuMemAdvise"
-  int version;            // what to ask with, and the oldest driver that has it: 8000 is 8.0
+  int version;            // the version to request, and the oldest driver that has it: 8000 is 8.0
   Need need;
 };
 
@@ -249,8 +250,8 @@ inline constexpr std::array driver_entries = {
 #undef TERN_DRIVER_ENTRY
 };
 
-/// The symbol behind which all others are found. Not in the table: it is looked up by another way,
-/// as "cuGetProcAddress_v2", and this is the shape it has had since 12.0.
+/// The function that returns all other entries. It is not in the table, because Tern looks it up in
+/// the library, as "cuGetProcAddress_v2". This is its signature since 12.0.
 using cuGetProcAddress_type = CUresult(const char* name, void** function, int version,
                                        std::uint64_t flags, CUdriverProcAddressQueryResult* status);
 

@@ -2,7 +2,8 @@
 
 #include "tern/detail/core/visibility.hpp"
 
-// Defined in src/backends/fake_cuda/link.cpp. Weak: a program without the fake links all the same.
+// Defined in src/backends/fake_cuda/link.cpp. Weak, so that a program without the fake driver links
+// too.
 extern "C" TERN_EXPORT __attribute__((weak)) const tern::cuda::FakeCuda* tern_fake_cuda() noexcept;
 
 namespace tern::cuda {

@@ -1,8 +1,8 @@
-// The fake CUDA driver as the library sees it.
+// The interface between the library and the fake CUDA driver.
 //
-// The fake is a library of its own, tern::fake_cuda, because programs that are shipped have no use
-// for it. A program that opens `cuda:0?driver=sim` links it. The function that returns this table
-// is then part of the program; without the fake, its address is null.
+// The fake driver is a separate library, tern::fake_cuda, because release builds of programs do not
+// need it. A program that opens `cuda:0?driver=sim` links it. The function that returns this table
+// is then part of the program. Without the fake driver, the address of the function is null.
 
 #pragma once
 
@@ -20,7 +20,7 @@ namespace tern::cuda {
 struct FakeCuda {
   /// Installs a fake driver for the rest of the process.
   void (*install)(unsigned device_count) = nullptr;
-  /// What a loader asks for the entries of the driver that is installed.
+  /// Returns the function that looks up the entries of the installed driver.
   cuGetProcAddress_type* get_proc_address = nullptr;
   /// The simulated devices behind the driver that is installed; null if none is.
   sim::World* (*world)() = nullptr;

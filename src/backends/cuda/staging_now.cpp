@@ -51,7 +51,7 @@ StagingNow::StagingNow(const DriverTable& driver, CUcontext context, const Stagi
       min_chunk_bytes_(std::max<std::size_t>(options.min_chunk_bytes, 1)),
       team_(team) {
   slot_bytes_ = std::min(options.slot_bytes, ring_bytes / slots_per_lane);
-  // A whole number of pages, unless somebody wants less than one.
+  // A whole number of pages, unless the options ask for less than one page.
   if (slot_bytes_ > slot_step_bytes) slot_bytes_ -= slot_bytes_ % slot_step_bytes;
   const std::size_t most = slot_bytes_ == 0 ? 0 : ring_bytes / (slots_per_lane * slot_bytes_);
   lanes_ = std::vector<Lane>(std::min(most, options.threads));
@@ -102,7 +102,7 @@ void StagingNow::give_back(const std::vector<Lane*>& lanes) noexcept {
 void StagingNow::work(Job& job, Lane& lane) noexcept {
   lane.last = nullptr;
   const bool is_caller = std::this_thread::get_id() == job.caller;
-  // Whoever cannot take part leaves the chunks to the others.
+  // A helper that cannot enter the context leaves its chunks to the other threads.
   if (!is_caller && !enter_context(driver_, context_)) return;
   if (job.next.load(std::memory_order_relaxed) >= job.chunks.count() || !is_ready(lane)) return;
   const StagingFailure failure =
@@ -175,7 +175,7 @@ StagingResult StagingNow::finish(Job& job, const std::vector<Lane*>& lanes,
     }
   }
   if (!job.has_failed) return {};
-  // The caller may free both ends as soon as it hears of the failure.
+  // The caller may free the source and the destination as soon as the call has failed.
   for (Lane* lane : lanes) {
     if (lane->last != nullptr) static_cast<void>(lane->settle(driver_));
   }

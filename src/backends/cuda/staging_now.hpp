@@ -1,8 +1,8 @@
-// The prompt way of Staging: a team of threads, each with a lane of two slots, that takes chunks
-// until none is left. While the device moves one slot, its thread fills or empties the other.
+// Staging::copy_now: a team of threads copies the chunks. Each thread has a lane with two slots.
+// While the device transfers one slot, the thread fills or empties the other.
 //
-// Several copies at once share the lanes: one that finds none free waits for one, which is never
-// held up by a stream, because a prompt copy waits for no stream's work. Thread-safe.
+// Concurrent copies share the lanes. A copy that finds no free lane waits for one. This wait is
+// short, because copies of this kind never wait for the work of a stream. Thread-safe.
 
 #pragma once
 
@@ -20,14 +20,15 @@ namespace tern::cuda {
 
 class StagingNow {
  public:
-  /// Lanes of two slots within the bytes; with smaller slots if they are few.
+  /// Makes as many lanes of two slots as fit into `ring_bytes`. If `ring_bytes` is small, the slots
+  /// are smaller.
   StagingNow(const DriverTable& driver, CUcontext context, const StagingOptions& options,
              std::size_t ring_bytes, host::WorkerTeam& team);
 
   [[nodiscard]] StagingResult copy(const StagedCopy& copy, CUstream stream) noexcept;
-  /// Closes the lanes that are not in use; gives the bytes they had.
+  /// Closes the lanes that are not in use. Returns the number of bytes they had.
   std::size_t trim() noexcept;
-  /// Completes and closes all.
+  /// Completes the work of all lanes and closes them.
   void close() noexcept;
   [[nodiscard]] std::size_t held_bytes() const noexcept { return held_bytes_.load(); }
 

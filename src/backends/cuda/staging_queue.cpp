@@ -10,7 +10,7 @@ constexpr std::size_t slot_step_bytes = 4 * kib;
 
 }  // namespace
 
-/// What the host functions of one copy need. It stays where it is until all of them have run.
+/// The data of the host functions of one copy. It does not move until all of them have run.
 struct StagingQueue::Job {
   struct Piece {
     Job* job = nullptr;
@@ -22,7 +22,7 @@ struct StagingQueue::Job {
     pieces.reserve(chunks.count());
   }
 
-  /// The host function: no driver call, and no access to the job behind the last line.
+  /// The host function. It makes no driver call, and does not access the job after its last line.
   static void run(void* context) {
     const Piece& piece = *static_cast<const Piece*>(context);
     Job& job = *piece.job;
@@ -42,7 +42,7 @@ struct StagingQueue::Job {
     job.finished.fetch_add(1, std::memory_order_release);
   }
 
-  /// From its return on no host function touches the memory of the user.
+  /// After this returns, no host function accesses the user's memory.
   void cancel() noexcept {
     is_cancelled = true;
     for (std::size_t now; (now = running.load()) != 0;) running.wait(now);
@@ -97,7 +97,7 @@ StagingResult StagingQueue::enqueue(const StagedCopy& copy, CUstream stream) noe
     const StagingFailure failure = submit(job, lanes, stream);
     if (!failure) return {};
     job.cancel();
-    // Transfers that are queued already still use the device's end, and the slots.
+    // Transfers that are already queued still use the device memory and the slots.
     static_cast<void>(join(lanes, stream));
     return {StagingResult::Kind::failed, failure};
   } catch (const std::bad_alloc&) {
@@ -120,7 +120,7 @@ std::vector<StagingQueue::Lane*> StagingQueue::choose(CUstream stream, std::size
       busy.push_back(&lane);
     }
   }
-  // Half of what is left, so that the next stream finds something too.
+  // Use half of the free lanes, so that the next stream finds free lanes too.
   std::size_t share = (idle.size() + 1) / 2;
   for (Lane* lane : idle) {
     if (share == 0 || chosen.size() == wanted) break;
@@ -141,7 +141,7 @@ bool StagingQueue::is_ready(Lane& lane) noexcept {
 
 StagingFailure StagingQueue::submit(Job& job, const std::vector<Lane*>& lanes,
                                     CUstream stream) noexcept {
-  // Recorded again by every copy: a wait keeps the record it saw.
+  // Every copy records this event again. A wait that is already queued keeps the earlier record.
   if (const CUresult result = driver_.cuEventRecord(start_, stream); result != CUDA_SUCCESS) {
     return {"cuEventRecord", result};
   }
@@ -159,7 +159,7 @@ StagingFailure StagingQueue::submit(Job& job, const std::vector<Lane*>& lanes,
         return failure;
       }
     }
-    // There is room for all of them, so none moves.
+    // The vector has capacity for all of them, so none of them moves.
     job.pieces.push_back({&job, chunk, slot});
     const CUresult result = driver_.cuLaunchHostFunc(lane.stream(), Job::run, &job.pieces.back());
     if (result != CUDA_SUCCESS) return {"cuLaunchHostFunc", result};
@@ -178,7 +178,7 @@ StagingFailure StagingQueue::join(const std::vector<Lane*>& lanes, CUstream stre
   for (Lane* lane : lanes) {
     StagingSlot& slot = lane->slot(0);
     StagingFailure failure = lane->record(driver_, slot);
-    // Behind a record the lane is known again, whatever was missed before.
+    // A record covers all work of the lane, including work whose own record failed.
     lane->set_unsettled(static_cast<bool>(failure));
     if (!failure) {
       const CUresult result = driver_.cuStreamWaitEvent(stream, slot.event, 0);

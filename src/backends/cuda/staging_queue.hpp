@@ -1,14 +1,13 @@
-// The patient way of Staging: copies that are queued behind a stream's work, and wait for nothing.
+// Staging::enqueue: copies that are queued after the work of a stream. The host does not wait.
 //
-// A lane has one slot, and its stream orders everything that is done with it: a host function fills
-// the slot and a transfer empties it, or the other way round. Chunks go round the lanes, so that
-// one is staged while another is in transfer. The lanes wait for the user's stream, and that waits
-// for the lanes.
+// A lane has one slot, and the lane's stream orders all work on the slot: a host function fills the
+// slot and a transfer empties it, or the other way round. The chunks of a copy use the lanes in
+// turn, so one chunk is staged while another is transferred. The lanes wait for the user's stream
+// at the beginning of a copy, and the user's stream waits for the lanes at its end.
 //
-// A lane that still has work of one stream is not given to another while there are others, so a
-// stream that is held holds up nobody else; once all lanes have work, the streams share them. Host
-// functions are not called after an error of the context: what they would have used stays until
-// the end. Thread-safe.
+// While free lanes are left, two streams never share a lane, so a stream that is blocked delays no
+// other stream. When all lanes have work, the streams share them. After an error of the context the
+// driver does not call host functions any more, so their data is kept until the end. Thread-safe.
 
 #pragma once
 
@@ -26,25 +25,26 @@ namespace tern::cuda {
 
 class StagingQueue {
  public:
-  /// Lanes of one slot within the bytes; with a smaller slot if they are few.
+  /// Makes as many lanes of one slot as fit into `ring_bytes`. If `ring_bytes` is small, the slots
+  /// are smaller.
   StagingQueue(const DriverTable& driver, const StagingOptions& options, std::size_t ring_bytes,
                host::WorkerTeam& team);
   ~StagingQueue();
 
   [[nodiscard]] StagingResult enqueue(const StagedCopy& copy, CUstream stream) noexcept;
-  /// Closes the lanes that have no work; gives the bytes they had.
+  /// Closes the lanes that have no work. Returns the number of bytes they had.
   std::size_t trim() noexcept;
-  /// Completes and closes all.
+  /// Completes the work of all lanes and closes them.
   void close() noexcept;
   [[nodiscard]] std::size_t held_bytes() const noexcept { return held_bytes_.load(); }
 
  private:
   struct Lane : StagingLane {
-    CUstream owner = nullptr;  // whose work it had last
+    CUstream owner = nullptr;  // the stream whose work the lane had last
   };
   struct Job;
 
-  // All with the mutex held.
+  // Call these with mutex_ held.
   [[nodiscard]] std::vector<Lane*> choose(CUstream stream, std::size_t count);
   [[nodiscard]] bool is_ready(Lane& lane) noexcept;
   [[nodiscard]] StagingFailure submit(Job& job, const std::vector<Lane*>& lanes,
@@ -58,7 +58,7 @@ class StagingQueue {
   std::size_t slot_bytes_ = 0;
   host::WorkerTeam& team_;
   std::atomic<std::size_t> held_bytes_ = 0;
-  std::mutex mutex_;  // guards all that follows
+  std::mutex mutex_;  // guards all members below
   CUevent start_ = nullptr;
   std::vector<Lane> lanes_;
   std::size_t next_shared_ = 0;

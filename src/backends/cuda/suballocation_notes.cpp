@@ -18,14 +18,14 @@ bool take(const std::array<std::intptr_t, nvtx::slot_count>& slots, std::size_t 
   return true;
 }
 
-/// What a tool is shown of the extension's functions, and fills.
+/// The description of the extension's functions that a tool receives and fills.
 struct Module {
   std::array<std::intptr_t, nvtx::slot_count> slots = {};
   nvtx::ModuleSegment segment = {};
   nvtx::ModuleInfo info = {};
 };
 
-// Where a tool puts its functions: a place for each, and the places in a row.
+// The addresses where a tool stores its functions: one variable per function, and an array of them.
 std::array<nvtx::Function*, nvtx::core2_count> core2_functions = {};
 std::array<nvtx::Function**, nvtx::core2_count> core2_table = {};
 
@@ -45,7 +45,7 @@ const void* get_table(std::uint32_t table) {
   return table == nvtx::version_table ? &version : nullptr;
 }
 
-/// A domain of ours, if the tool has such; null is everybody's.
+/// Creates a domain for Tern if the tool supports domains. Null is the default domain.
 void* create_domain(nvtx::InitializeCore* initialize) {
   if (initialize == nullptr || initialize(get_table) == 0) return nullptr;
   nvtx::Function* const create = core2_functions[nvtx::domain_create];
@@ -67,7 +67,7 @@ std::unique_ptr<SuballocationNotes> SuballocationNotes::attach(
     nvtx::Initialize* initialize, nvtx::InitializeCore* initialize_core) {
   if (initialize == nullptr) return nullptr;
   void* const domain = create_domain(initialize_core);
-  // The tool keeps the address of the slots for as long as it likes.
+  // The tool may keep the address of the slots forever.
   static std::list<Module>& kept = *new std::list<Module>;
   auto& [slots, segment, module] = kept.emplace_back();
   segment = {1, nvtx::slot_count, slots.data()};
@@ -92,7 +92,7 @@ void SuballocationNotes::begin(const void* allocation, std::size_t allocation_by
     try {
       known = heaps_.emplace(allocation, nullptr).first;
     } catch (const std::bad_alloc&) {
-      return;  // a tool that hears less is better than a program that fails for its sake
+      return;  // an incomplete report is better than a failure of the program
     }
     const nvtx::VirtualRange range{allocation_bytes, allocation};
     const nvtx::HeapDescription heap{nvtx::memory_compatibility,
@@ -107,7 +107,7 @@ void SuballocationNotes::begin(const void* allocation, std::size_t allocation_by
                                      nullptr};
     known->second = heap_register_(domain_, &heap);
   }
-  if (known->second == nullptr) return;  // the tool does not take this kind of memory
+  if (known->second == nullptr) return;  // the tool does not accept this kind of memory
   try {
     if (!blocks_.emplace(block, allocation).second) return;
   } catch (const std::bad_alloc&) {

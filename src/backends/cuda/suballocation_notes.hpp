@@ -1,10 +1,11 @@
-// Tells an attached tool which parts of an allocation are in use: blocks that a pool has given out.
+// Tells an attached tool, such as compute-sanitizer, which blocks of an allocation a pool has
+// handed out.
 //
-// compute-sanitizer and its like see the driver's allocations, and to them all of a pool's memory
-// is one block that is always alive. Through NVTX's memory extension they learn of the blocks
-// inside, and report a kernel that touches one which was freed. A tool names its library in the
-// environment (NVTX_INJECTION64_PATH) before the program starts; without one nothing is loaded,
-// nothing is noted, and pools are not asked to say anything.
+// Such a tool sees only the driver's allocations. To the tool, all memory of a pool is one live
+// block. Through the memory extension of NVTX, Tern reports the blocks inside, so the tool can
+// report a kernel that accesses a freed block. The tool names its library in the environment
+// (NVTX_INJECTION64_PATH) before the program starts. Without a tool, Tern loads nothing, reports
+// nothing, and pools send no notes.
 //
 // Thread-safe.
 
@@ -19,8 +20,8 @@
 
 namespace tern::cuda {
 
-/// The extension's binary interface, as far as it is used. A test compares it with the official
-/// header where that is installed.
+/// The part of the extension's binary interface that Tern uses. A test compares it with the
+/// official header if the header is installed.
 namespace nvtx {
 
 struct ModuleSegment {
@@ -38,10 +39,12 @@ struct ModuleInfo {
   void* get_export_function;
   const void* extension_info;
 };
-/// "InitializeInjectionNvtxExtension" of a tool's library: fills the slots, and is not zero then.
+/// "InitializeInjectionNvtxExtension" of a tool's library. Fills the slots and returns nonzero on
+/// success.
 using Initialize = int(ModuleInfo* module);
 
-/// What a tool asks for before that: where to put its functions of the core, of which one is used.
+/// The tables that a tool requests first, to install its functions of the NVTX core. Tern uses one
+/// of these functions.
 using Function = void();
 struct Callbacks {
   std::size_t struct_bytes;
@@ -100,7 +103,8 @@ inline constexpr std::uint16_t version = 3, memory_module = 1, memory_compatibil
 inline constexpr std::uint32_t usage_sub_allocator = 1, type_virtual_address = 1,
                                reference_by_pointer = 1;
 inline constexpr std::size_t slot_count = 63;
-/// Slots of the functions below, and what stands in one that the tool did not fill.
+/// Indices of the functions below in the slots, and the values of a slot that the tool did not
+/// fill.
 inline constexpr std::size_t heap_register = 0, heap_unregister = 1, regions_register = 3,
                              regions_unregister = 5;
 inline constexpr std::intptr_t slot_fresh = 0, slot_disabled = 1;
@@ -114,19 +118,20 @@ using RegionsUnregister = void(void* domain, const RegionsToUnregister* regions)
 
 class SuballocationNotes {
  public:
-  /// Null if there is no such library, or it does not want to hear of memory. Loads it once.
+  /// Loads the library, once. Returns null if there is no such library, or if the tool does not
+  /// accept reports about memory.
   [[nodiscard]] static std::unique_ptr<SuballocationNotes> attach(const std::string& library);
-  /// The same, of a tool that is there already. Memory belongs to a domain, which a tool that has
-  /// none of the core goes without.
+  /// Attaches a tool that is already loaded. Memory is reported in a domain of Tern; a tool without
+  /// the functions of the core gets no domain.
   [[nodiscard]] static std::unique_ptr<SuballocationNotes> attach(
       nvtx::Initialize* initialize, nvtx::InitializeCore* initialize_core = nullptr);
 
-  /// The block is given out of the allocation, which the tool is told of first. A tool may refuse
-  /// an allocation; then it hears nothing of its blocks.
+  /// Reports that the pool hands out the block. Reports the allocation first, if it is new. If the
+  /// tool rejects the allocation, its blocks are not reported.
   void begin(const void* allocation, std::size_t allocation_bytes, const void* block,
              std::size_t block_bytes) noexcept;
   void end(const void* block) noexcept;
-  /// The allocation is about to go.
+  /// Call this before the allocation is freed.
   void forget(const void* allocation) noexcept;
 
  private:
@@ -140,7 +145,7 @@ class SuballocationNotes {
   void* domain_ = nullptr;
   std::mutex mutex_;
   std::map<const void*, void*> heaps_;         // guarded by mutex_: by the allocation's address
-  std::map<const void*, const void*> blocks_;  // guarded by mutex_: whose they are
+  std::map<const void*, const void*> blocks_;  // guarded by mutex_: the allocation of each block
 };
 
 }  // namespace tern::cuda

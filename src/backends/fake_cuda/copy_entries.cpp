@@ -26,7 +26,7 @@ CUresult copy(const Here& here, const FakeStream& stream, void* to, const void* 
   const auto from_place = here.state.world->locate(from);
   const std::uint32_t to_device = to_place ? to_place->first : stream.device;
   const std::uint32_t from_device = from_place ? from_place->first : stream.device;
-  // A copy runs on whichever of the two devices may do it.
+  // Either device may run the copy, so each side is checked for the device that has its memory.
   if (!may_use(here, to_device, to, bytes, true) ||
       !may_use(here, from_device, from, bytes, false)) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -79,7 +79,7 @@ CUresult fill(DriverEntry entry, const Rows& rows, Value value, CUstream handle)
   });
 }
 
-/// The first byte of one side of a 2-D copy; null if it cannot be.
+/// Returns the first byte of one side of a 2-D copy, or null if the description is invalid.
 const void* first_of(CUmemorytype type, const void* host, CUdeviceptr device, std::size_t x,
                      std::size_t y, std::size_t pitch_bytes) {
   if (type == CU_MEMORYTYPE_ARRAY) return nullptr;
@@ -90,7 +90,7 @@ const void* first_of(CUmemorytype type, const void* host, CUdeviceptr device, st
   return static_cast<const std::byte*>(base) + *offset;
 }
 
-/// Reads the source now, as the host, and copies from what was read.
+/// Reads the source immediately, on the host, and queues a copy of the bytes.
 CUresult copy_read_now(const Here& here, const FakeStream& stream, void* to, const void* from,
                        std::size_t bytes) {
   World& world = *here.state.world;

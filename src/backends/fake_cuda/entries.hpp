@@ -1,5 +1,5 @@
-// The driver's entry points on the installed FakeDriver: a function for every slot of the table.
-// The sources beside this file define them, by topic.
+// The entry points of the fake driver: one function for every slot of the driver table. The sources
+// in this folder define them, by topic.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace tern::sim {
 
-/// What a fake image begins with; the names of its kernels follow, one a line.
+/// The first bytes of a fake kernel image. The names of its kernels follow, one per line.
 inline constexpr std::string_view fake_image_magic = "TERN-FAKE-IMAGE\n";
 
 namespace entries {
@@ -18,7 +18,7 @@ TERN_FOR_EACH_DRIVER_ENTRY(TERN_DRIVER_ENTRY)
 #undef TERN_DRIVER_ENTRY
 }  // namespace entries
 
-/// Every slot filled, whatever the version of the driver.
+/// A table with every slot filled, for any driver version.
 inline constexpr cuda::DriverTable fake_driver_table = {
 #define TERN_DRIVER_ENTRY(slot, name, version, need, parameters) .slot = entries::slot,
     TERN_FOR_EACH_DRIVER_ENTRY(TERN_DRIVER_ENTRY)

@@ -49,14 +49,13 @@ CUresult allocate(const Here& here, MemoryKind kind, std::size_t bytes, void** a
   if (!here.state.may_disturb()) return disturbs_capture;
   if (address == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (bytes > max_request_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-  // As close to each other as the driver puts its smallest blocks.
+  // The smallest distance between two blocks of the driver.
   constexpr std::size_t alignment = 512;
   const Result<void*> made = here.backend().allocate(kind, bytes, alignment, here.site, {});
   if (!made) return sim::result_of(made.failure());
   *address = *made;
   if (kind == MemoryKind::device) return CUDA_SUCCESS;
-  // The host writes pinned memory without a call that would tell, so no byte of it can be called
-  // unwritten.
+  // The host writes pinned memory without a driver call, so all of it counts as written.
   if (kind == MemoryKind::pinned) {
     host_write(here.state.devices[here.device], *made, bytes, here.site);
   }

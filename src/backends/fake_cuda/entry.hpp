@@ -1,7 +1,7 @@
-// What the entry points share: how a call begins, and what it asks of its arguments.
+// What all entry points share: the checks at the beginning of a call, and helpers for arguments.
 //
-// An entry is one call(): it counts, says what the call needs, and does the rest in a body that
-// gets a Here, the driver's state and the device whose context is current.
+// An entry point is one call(). It names the entry, states what the entry demands (Demand), and
+// passes a body. The body gets a Here: the driver's state, and the device whose context is current.
 
 #pragma once
 
@@ -20,20 +20,20 @@
 
 namespace tern::sim::entries {
 
-// Here the driver's words are ours: every entry is written in them.
+// Entry points use the names of the driver.
 using namespace cuda;
 
-// What a call needs before it does anything.
+// The conditions that an entry checks before its body runs.
 enum class Demand : std::uint8_t {
   nothing,
   initialised,
-  context,  // current, alive, and of a device that is not lost
-  release,  // the same, but what is given back is taken from a lost device too
+  context,  // a context is current, exists, and its device is not lost
+  release,  // like context, but the body also runs on a lost device, to free things
 };
 
 struct Here {
   FakeDriverState& state;
-  CallSite site;  // the n-th call of an entry, which is all a report can say of a raw call
+  CallSite site;  // entry and call number; a report has no source line for a raw driver call
   std::uint32_t device = 0;
 
   [[nodiscard]] Backend& backend() const { return state.backend(device); }
@@ -51,7 +51,7 @@ template <class Body>
 CUresult run(FakeDriverState& state, Here& here, Demand demand, const char* name, Body& body) {
   if (demand == Demand::nothing) return body(here);
   if (!state.is_initialised) return CUDA_ERROR_NOT_INITIALIZED;
-  // Inside a host function or a kernel no call is allowed. The world knows, and notes it.
+  // Host functions and kernels must not call the driver. The world checks this and reports it.
   if (const Result<Entry> entry = state.world->enter(name, here.site); !entry) {
     return sim::result_of(entry.failure());
   }
@@ -69,8 +69,8 @@ CUresult run(FakeDriverState& state, Here& here, Demand demand, const char* name
   return lost ? *lost : result;
 }
 
-/// Every entry point: counts the call, lets a test make it fail, sees to what it demands, and lets
-/// nothing be thrown into code that was compiled for C.
+/// Runs an entry point: counts the call, returns the result that a test planned for it, checks what
+/// the entry demands, and runs the body. Catches all exceptions, because the caller is C code.
 template <class Body>
 CUresult call(DriverEntry entry, Demand demand, Body body) noexcept {
   try {
@@ -109,7 +109,7 @@ inline CUmemoryPool pool_of(std::uint32_t index) noexcept {
   return as_handle<CUmemoryPool>(FakeDriverState::pool_base + index * std::uintptr_t{0x40});
 }
 
-/// A stream that work may be queued to now.
+/// The stream of a call that queues work, or the error if the stream accepts no work now.
 struct Working {
   std::shared_ptr<FakeStream> stream;
   CUresult result = CUDA_SUCCESS;
@@ -118,25 +118,26 @@ struct Working {
 
 [[nodiscard]] Working work_on(const Here& here, CUstream handle);
 
-/// The stream whatever is done with it, for questions.
+/// Returns the stream of a query. It may be in any state.
 [[nodiscard]] std::shared_ptr<FakeStream> stream_of(const Here& here, CUstream handle);
 
-/// May the device use all of the range that is mapped? What is not mapped is not asked.
+/// Returns whether the device may access all mapped parts of the range. Unmapped parts are ignored.
 [[nodiscard]] bool may_use(const Here& here, std::uint32_t device, const void* address,
                            std::size_t bytes, bool writes);
 
 [[nodiscard]] bool is_range(const void* address, std::size_t bytes) noexcept;
 
-/// Calls that break a capture, even one of another thread, unless this thread says it knows.
+/// The result of calls that would invalidate a capture, even one of another thread, unless the
+/// capture mode of this thread allows them.
 inline constexpr CUresult disturbs_capture = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 
 [[nodiscard]] CUresult allocate(const Here& here, MemoryKind kind, std::size_t bytes,
                                 void** address);
 
-/// The pool of the block has it back, if it is of one. With the state's mutex held.
+/// Returns the block to its pool, if it has one. Call with the mutex of the state held.
 void forget_pooled(const Here& here, std::uintptr_t base);
 
-/// A question about a device by its ordinal.
+/// Runs an entry that queries a device by its ordinal.
 template <class Body>
 CUresult about(DriverEntry entry, CUdevice device, const void* answer, Body body) noexcept {
   return call(entry, Demand::initialised, [&](Here& here) -> CUresult {
@@ -147,7 +148,7 @@ CUresult about(DriverEntry entry, CUdevice device, const void* answer, Body body
   });
 }
 
-/// A question about a stream.
+/// Runs an entry that queries a stream.
 template <class Body>
 CUresult about(DriverEntry entry, CUstream handle, const void* answer, Body body) noexcept {
   return call(entry, Demand::context, [&](const Here& here) -> CUresult {

@@ -30,7 +30,7 @@ DriverEntry entry_of(std::string_view slot) {
   return static_cast<DriverEntry>(found - cuda::driver_entries.begin());
 }
 
-/// Names that change their shape at a version which Tern does not declare.
+/// Entries whose signature changes at a version that Tern does not declare.
 struct LaterShape {
   std::string_view name;
   int version;
@@ -46,7 +46,7 @@ void* as_pointer(Function* function) noexcept {
   return reinterpret_cast<void*>(function);
 }
 
-/// What the slot holds in the table that has everything.
+/// Returns the function of a slot in the full table.
 void* function_of(std::size_t slot) noexcept {
   constexpr const cuda::DriverTable& table = fake_driver_table;
   void* const functions[] = {
@@ -76,7 +76,7 @@ CUresult get_proc_address_of_installed(const char* name, void** function, int ve
     if (entry.version > version || entry.version <= newest) continue;
     newest = entry.version;
     answer = cuda::CU_GET_PROC_ADDRESS_SUCCESS;
-    // A slot that is hidden is found, and null: a driver may say that, too.
+    // A hidden slot is found but null, which a real driver may return too.
     *function = is_hidden(state->options, entry.slot) ? nullptr : function_of(slot);
   }
   for (const LaterShape& shape : later_shapes) {
@@ -88,7 +88,7 @@ CUresult get_proc_address_of_installed(const char* name, void** function, int ve
   return cuda::CUDA_SUCCESS;
 }
 
-/// By the same way as a loader, so that the table lacks what a loader would not find.
+/// Fills the table like a loader does, so that it lacks the same entries.
 cuda::DriverTable find_table() {
   cuda::DriverTable table;
   const auto find = [](const char* name, int version) {

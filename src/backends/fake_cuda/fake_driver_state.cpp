@@ -14,8 +14,7 @@ namespace {
 using cuda::CUresult;
 using cuda::DriverEntry;
 
-/// Which driver the functions of the table mean. Immortal, because a table may be called at the end
-/// of a process.
+/// The installed driver. Never destroyed, because a table may be called at the end of a process.
 struct Installation {
   std::mutex mutex;
   std::shared_ptr<FakeDriverState> state;  // guarded by mutex
@@ -33,7 +32,7 @@ std::uint64_t next_number() {
 }
 
 std::shared_ptr<World> make_world(const FakeDriverOptions& options) {
-  // Checked here, so that a bad plan is an error of this call and not of a constructor inside.
+  // Parse the plan here, so that the error belongs to this call and not to a nested constructor.
   static_cast<void>(FaultPlan::try_parse(options.sim.faults, options.sim.seed).value());
   auto world = std::make_shared<World>(options.sim, try_load_profile(options.sim.profile).value(),
                                        "fake driver");
@@ -150,7 +149,7 @@ std::optional<int> FakeDriverState::attribute_of(cuda::CUdevice_attribute attrib
       return 1;
     case cuda::CU_DEVICE_ATTRIBUTE_NUMA_ID:
       return -1;
-    // What the simulated device does not have.
+    // Features that the simulated device does not have.
     case cuda::CU_DEVICE_ATTRIBUTE_INTEGRATED:
     case cuda::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
     case cuda::CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED:
@@ -174,10 +173,10 @@ std::optional<int> FakeDriverState::attribute_of(cuda::CUdevice_attribute attrib
 }
 
 FakeThread& FakeDriverState::thread() const {
-  // Buffers with static storage end behind what a thread has, and still call the driver.
+  // Not destroyed with the thread, because buffers with static storage call the driver later.
   constinit thread_local FakeThread own;
   static_assert(std::is_trivially_destructible_v<FakeThread>);
-  // What an earlier driver kept for this thread went with it.
+  // Discard the state that an earlier driver kept for this thread.
   if (own.driver != number) own = FakeThread{number, {}, cuda::CU_STREAM_CAPTURE_MODE_GLOBAL};
   return own;
 }
@@ -230,7 +229,7 @@ void FakeDriverState::end_context(std::uint32_t device) {
       it = it->second.device == device ? host_blocks.erase(it) : std::next(it);
     }
   }
-  // Work that is under way still uses the memory; resetting a device waits for it.
+  // Pending work still uses the memory. Resetting a device waits for it.
   if (const Result<Entry> entry = world->enter("a driver call")) {
     static_cast<void>(world->wait_for_all(device));
   }
@@ -277,7 +276,7 @@ std::shared_ptr<FakeStream> FakeDriverState::find_stream(cuda::CUstream stream,
     const auto found = thread_streams.find(key);
     if (found != thread_streams.end()) return found->second;
   }
-  // Only this thread makes its own, so nobody else can have done it meanwhile.
+  // Only this thread creates its own stream, so no other thread can have created it meanwhile.
   const Result<NativeStream> made =
       backend(device).create_stream({.blocking = true, .name = "per thread"});
   if (!made) return nullptr;

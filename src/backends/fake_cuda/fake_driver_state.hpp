@@ -1,7 +1,8 @@
-// What a FakeDriver knows, for the functions of its table.
+// The state of a FakeDriver, used by the entry points.
 //
-// Its own lock is never held while a simulated device is called, because such a call may wait for
-// another thread; so what a call has looked up is kept alive by it, and not by the tables.
+// No call to a simulated device is made with the state's mutex held, because the call may wait for
+// another thread. So a call keeps the objects that it has looked up alive itself, and the tables
+// may drop them meanwhile.
 
 #pragma once
 
@@ -27,7 +28,7 @@
 
 namespace tern::sim {
 
-/// A handle as the table shows it: any pointer of the driver's.
+/// Converts between numbers and the pointers that the driver uses as handles.
 template <class Handle>
 [[nodiscard]] Handle as_handle(std::uintptr_t value) noexcept {
   return reinterpret_cast<Handle>(value);
@@ -40,7 +41,7 @@ template <class Handle>
 struct FakeStream {
   std::uint32_t device = 0;
   NativeStream native;
-  std::uint64_t id = 0;  // never used again, unlike the handle
+  std::uint64_t id = 0;  // never reused, unlike the handle
   unsigned flags = 0;
   int priority = 0;
   bool is_legacy = false;
@@ -119,20 +120,20 @@ struct FakeCapture {
   bool is_invalid = false;
 };
 
-/// What a copy that reads its source at once has read, until the stream has written it.
+/// The bytes of a copy that reads its source immediately, kept until the stream has written them.
 struct FakeStaging {
-  std::size_t stream = 0;  // of the world
+  std::size_t stream = 0;  // number in the world
   std::uint64_t position = 0;
   std::unique_ptr<std::byte[]> bytes;
 };
 
-/// Devices whose contexts a thread has pushed, the current one last.
+/// The devices whose contexts a thread has pushed. The last one is current.
 class FakeContexts {
  public:
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
   [[nodiscard]] std::uint32_t back() const noexcept { return devices_[count_ - 1]; }
   [[nodiscard]] std::uint32_t& back() noexcept { return devices_[count_ - 1]; }
-  /// False if there is no room for one more.
+  /// Returns false if the stack is full.
   [[nodiscard]] bool push(std::uint32_t device) noexcept {
     if (count_ == devices_.size()) return false;
     devices_[count_++] = device;
@@ -145,14 +146,14 @@ class FakeContexts {
   std::size_t count_ = 0;
 };
 
-/// What the driver keeps for a thread.
+/// The state of the driver for one thread.
 struct FakeThread {
-  std::uint64_t driver = 0;  // which one it belongs to
+  std::uint64_t driver = 0;  // the number of the driver
   FakeContexts contexts = {};
   cuda::CUstreamCaptureMode capture_mode = cuda::CU_STREAM_CAPTURE_MODE_GLOBAL;
 };
 
-/// What is known of an address.
+/// The kind and the block of an address.
 struct FakeBlock {
   MemoryKind kind = MemoryKind::host;
   std::uint32_t device = 0;
@@ -166,10 +167,10 @@ struct FakeDriverState {
   static constexpr std::uintptr_t context_base = 0x0c00'0000;
   static constexpr std::uintptr_t pool_base = 0x0d00'0000;
 
-  /// Throws CapacityReached while another is installed.
+  /// Throws CapacityReached if another driver is installed.
   static void install(std::shared_ptr<FakeDriverState> state);
   static void uninstall() noexcept;
-  /// The one that is installed; null if none is.
+  /// Returns the installed driver, or null.
   [[nodiscard]] static std::shared_ptr<FakeDriverState> installed() noexcept;
 
   [[nodiscard]] Backend& backend(std::uint32_t device) const;
@@ -179,41 +180,41 @@ struct FakeDriverState {
   [[nodiscard]] bool has_device(int ordinal) const noexcept {
     return ordinal >= 0 && static_cast<std::size_t>(ordinal) < devices.size();
   }
-  /// The device whose context the handle is.
+  /// Returns the device of a context or pool handle.
   [[nodiscard]] std::optional<std::uint32_t> device_of(std::uintptr_t handle,
                                                        std::uintptr_t base) const noexcept;
-  /// The pool of the handle that is alive, with the mutex held.
+  /// Returns the pool of the handle, or null if it was destroyed. Call with the mutex held.
   [[nodiscard]] FakePool* find_pool(cuda::CUmemoryPool handle) noexcept;
-  /// Nothing if the device does not know the attribute.
+  /// Returns nullopt if the device does not know the attribute.
   [[nodiscard]] std::optional<int> attribute_of(cuda::CUdevice_attribute attribute,
                                                 std::uint32_t device) const;
   [[nodiscard]] FakeThread& thread() const;
 
-  /// Counts a call; the result that a test wants of it, if one does.
+  /// Counts a call. Returns the result that a test has planned for it, if any.
   [[nodiscard]] std::optional<cuda::CUresult> count(cuda::DriverEntry entry);
-  /// The error every call in the context of a lost device returns.
+  /// Returns the error that every call in the context of a lost device returns, or nullopt.
   [[nodiscard]] std::optional<cuda::CUresult> sticky(std::uint32_t device);
-  /// Forgets what lived in the context of a device, and gives its memory back.
+  /// Destroys everything that was created in the context of a device, and frees its memory.
   void end_context(std::uint32_t device);
   [[nodiscard]] FakeBlock block_at(const void* address);
   [[nodiscard]] std::shared_ptr<FakeStream> find_stream(cuda::CUstream stream,
                                                         std::uint32_t device);
 
-  // Captures by somebody else.
+  // Captures by other libraries.
   [[nodiscard]] std::optional<FakeCapture> capture_of(const FakeStream& stream);
   void invalidate(const FakeStream& stream);
-  /// May this thread make a call that could disturb a capture? If not, those it disturbs are
-  /// invalid from now on.
+  /// Returns whether this thread may make a call that could disturb a capture. If it returns false,
+  /// the disturbed captures are now invalid.
   [[nodiscard]] bool may_disturb();
   [[nodiscard]] bool has_blocking_capture(std::uint32_t device);
 
   const FakeDriverOptions options;
-  const std::uint64_t number;  // of this driver in the process
+  const std::uint64_t number;  // of this driver, unique in the process
   const std::shared_ptr<World> world;
   std::vector<Device> devices;
   std::atomic<bool> is_initialised = false;
   std::array<std::atomic<std::uint64_t>, cuda::driver_entries.size()> calls = {};
-  std::atomic<std::uint64_t> last_id = 0;  // of streams
+  std::atomic<std::uint64_t> last_id = 0;  // the last stream id
 
   RecycledHandles<FakeStream> streams{0x0510'0000};
   RecycledHandles<FakeEvent> events{0x0e00'0000};
@@ -228,7 +229,7 @@ struct FakeDriverState {
     cuda::CUresult result = cuda::CUDA_SUCCESS;
   };
 
-  std::mutex mutex;  // guards all that follows
+  std::mutex mutex;  // guards all members below
   std::vector<PlannedFailure> failures;
   std::vector<FakeContext> contexts;
   std::vector<FakePool> pools;
@@ -240,10 +241,10 @@ struct FakeDriverState {
   std::map<std::uintptr_t, std::pair<std::uint32_t, std::size_t>> reservations;
   std::map<std::uintptr_t, FakeMapping> mappings;
   std::vector<FakeStaging> staging;
-  std::set<std::pair<std::uint32_t, std::uint32_t>> peer_access;  // who may use whose
+  std::set<std::pair<std::uint32_t, std::uint32_t>> peer_access;  // (user, owner)
 };
 
-/// The driver's word for a failure of a simulated device.
+/// Returns the driver's result for a failure of a simulated device.
 [[nodiscard]] cuda::CUresult result_of(const Failure& failure) noexcept;
 
 }  // namespace tern::sim

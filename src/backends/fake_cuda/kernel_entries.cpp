@@ -12,7 +12,7 @@
 namespace tern::sim::entries {
 namespace {
 
-/// Where the caller wants to read what is wrong with an image.
+/// The buffer for error messages about an image.
 struct ErrorLog {
   char* text = nullptr;
   std::size_t room_bytes = 0;
@@ -25,7 +25,7 @@ struct ErrorLog {
   }
 };
 
-/// Nothing if there is an option that Tern does not use.
+/// Returns nullopt for an option that Tern does not use.
 std::optional<ErrorLog> log_of(unsigned count, const CUjit_option* options, void** values) {
   ErrorLog log;
   if (count != 0 && (options == nullptr || values == nullptr)) return std::nullopt;
@@ -47,8 +47,8 @@ std::uint64_t count_at(const void* value, std::size_t value_bytes) noexcept {
   return count;
 }
 
-/// The arguments as the simulated device wants them: with the range behind each address. Nothing
-/// if the kernel would touch memory that is not there for it.
+/// Converts the arguments for the simulated device: with the range of each address. Returns nullopt
+/// if the kernel would access memory that it may not use.
 std::optional<std::vector<KernelArgument>> declare(const Here& here, const FakeFunction& function,
                                                    void** values) {
   const std::vector<KernelParameter>& parameters = function.kernel.parameters;
@@ -107,7 +107,7 @@ CUresult launch(DriverEntry entry, CUfunction function, const LaunchSize& size, 
       return result_of(
           here.backend().launch(here.on(*working.stream), kernel->native, size, *arguments));
     }
-    // The launch succeeds, and the kernel will touch what is not there.
+    // The launch succeeds, and the kernel then accesses invalid memory.
     const Result<Entry> entered = here.state.world->enter("a driver call");
     if (!entered) return sim::result_of(entered.failure());
     here.state.world->lose(
@@ -127,7 +127,7 @@ CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned option
   return call(DriverEntry::cuModuleLoadDataEx, Demand::context, [&](const Here& here) -> CUresult {
     const std::optional<ErrorLog> log = log_of(option_count, options, values);
     if (module == nullptr || image == nullptr || !log) return CUDA_ERROR_INVALID_VALUE;
-    // Images have no length: they are read as far as they make sense.
+    // Images have no length. Read as far as the contents are valid.
     const char* text = static_cast<const char*>(image);
     if (std::strncmp(text, fake_image_magic.data(), fake_image_magic.size()) != 0) {
       log->write("fake driver: this is no image of mine");
@@ -229,7 +229,7 @@ CUresult cuFuncGetParamInfo(CUfunction function, std::size_t index, std::size_t*
     *offset = 0;
     for (std::size_t i = 0; i <= index; ++i) {
       const std::size_t size = std::max<std::size_t>(parameters[i].value_bytes, 1);
-      *offset = (*offset + size - 1) / size * size;  // each at a multiple of its own size
+      *offset = (*offset + size - 1) / size * size;  // aligned to its own size
       if (i < index) *offset += size;
     }
     if (bytes != nullptr) *bytes = parameters[index].value_bytes;
@@ -247,7 +247,7 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* min_grid, int* block, CUfunction 
                 if (min_grid == nullptr || block == nullptr || block_limit < 0) {
                   return CUDA_ERROR_INVALID_VALUE;
                 }
-                // As for a kernel that needs few registers.
+                // The value for a kernel that needs few registers.
                 *block = block_limit == 0 ? 768 : std::min(block_limit, 768);
                 *min_grid =
                     2 *

@@ -1,4 +1,4 @@
-// How the CUDA backend finds the fake driver in a program that is linked with it.
+// Connects the CUDA backend with the fake driver in a program that links both.
 
 #include "backends/cuda/fake_cuda.hpp"
 #include "backends/fake_cuda/fake_driver.hpp"
@@ -11,7 +11,7 @@ namespace {
 constexpr cuda::FakeCuda fake_cuda = {
     .install =
         [](unsigned device_count) {
-          // Immortal, like the devices of the catalog.
+          // Never destroyed, like the devices of the catalog.
           static FakeDriver& driver = *new FakeDriver({.device_count = device_count});
           static_cast<void>(driver);
         },

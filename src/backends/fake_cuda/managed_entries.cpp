@@ -1,4 +1,4 @@
-// The entries for managed memory: advice, prefetches, discards and what is known of a range.
+// The entries for managed memory: advice, prefetches, discards and queries.
 
 #include <algorithm>
 #include <vector>
@@ -43,7 +43,7 @@ CUmemLocation location_of(const FakeDriverState& state, std::optional<Place> pla
   return {CU_MEM_LOCATION_TYPE_HOST, 0};
 }
 
-/// The shapes before 12.2 have a device in its place.
+/// Converts the device argument of entries before 12.2, which have no CUmemLocation.
 CUmemLocation location_of(CUdevice device) noexcept {
   if (device == device_cpu) return {CU_MEM_LOCATION_TYPE_HOST, 0};
   return {CU_MEM_LOCATION_TYPE_DEVICE, device};
@@ -93,7 +93,8 @@ CUresult prefetch(DriverEntry entry, CUdeviceptr address, std::size_t bytes, CUm
       return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? CUDA_ERROR_INVALID_DEVICE
                                                           : CUDA_ERROR_INVALID_VALUE;
     }
-    // Needed of the target and of the stream's device, which are alike here.
+    // The driver requires this of the target and of the stream's device. Here both are the same
+    // kind of device.
     if (here.state
             .attribute_of(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, working.stream->device)
             .value_or(0) == 0) {
@@ -104,7 +105,7 @@ CUresult prefetch(DriverEntry entry, CUdeviceptr address, std::size_t bytes, CUm
   });
 }
 
-/// The batches of managed memory: ranges, and from which of them on each location counts.
+/// The arguments of a batch: ranges, locations, and the first range of each location.
 struct ManagedBatch {
   const CUdeviceptr* addresses = nullptr;
   const std::size_t* bytes = nullptr;
@@ -171,7 +172,8 @@ CUresult managed_batch(DriverEntry entry, const ManagedBatch& batch, unsigned lo
   });
 }
 
-/// The devices, and the host, that have all of the range mapped; the rest of the row says none.
+/// Writes the devices that have all of the range mapped, and the host, and fills the rest with "no
+/// device".
 CUresult answer_accessed_by(const Here& here, CUdeviceptr address, std::size_t bytes, int* data,
                             std::size_t places) {
   const Result<ManagedInfo> info = here.backend().managed_info(pointer(address), bytes);
@@ -286,7 +288,7 @@ CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr* addresses, std::size_t* 
                                            std::size_t count, CUmemLocation* locations,
                                            std::size_t* location_starts, std::size_t location_count,
                                            unsigned long long flags, CUstream stream) {
-  // Without a location it would be a plain discard, which has an entry of its own.
+  // Without a location this would be a plain discard, which has its own entry.
   if (location_count == 0) location_starts = nullptr;
   return managed_batch(DriverEntry::cuMemDiscardAndPrefetchBatchAsync,
                        {addresses, bytes, count, locations, location_starts,

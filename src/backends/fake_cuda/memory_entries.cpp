@@ -1,4 +1,4 @@
-// The entries for plain, pinned and registered memory, and for questions about addresses.
+// The entries for device, pinned and registered memory, and for queries about addresses.
 
 #include <iterator>
 #include <map>
@@ -9,7 +9,7 @@
 namespace tern::sim::entries {
 namespace {
 
-/// Gives back a block of one of two kinds. The device refuses any address but its first.
+/// Frees a block of one of two kinds. The device rejects any address except the first of the block.
 CUresult release(const Here& here, void* address, MemoryKind kind, MemoryKind other) {
   if (!here.state.may_disturb()) return disturbs_capture;
   const FakeBlock block = here.state.block_at(address);
@@ -22,7 +22,7 @@ CUresult release(const Here& here, void* address, MemoryKind kind, MemoryKind ot
   return CUDA_SUCCESS;
 }
 
-/// Is the address in pinned or registered memory?
+/// Returns whether the address is in pinned or registered memory.
 bool is_locked(const Here& here, const void* address) {
   if (here.state.block_at(address).kind == MemoryKind::pinned) return true;
   const std::lock_guard lock(here.state.mutex);
@@ -32,8 +32,8 @@ bool is_locked(const Here& here, const void* address) {
   return as_number(address) - next->first < next->second.bytes;
 }
 
-/// False if there is no such attribute. Without a block answers are zero, or not given: that is how
-/// the driver answers when it is asked for several.
+/// Returns false for an unknown attribute. If there is no block, the answer is zero or is not
+/// written, as in the driver's query for several attributes.
 bool answer_pointer(const Here& here, CUpointer_attribute attribute, const FakeBlock& block,
                     void* data) {
   const bool is_known = block.bytes != 0;
@@ -133,7 +133,7 @@ CUresult cuMemHostRegister(void* address, std::size_t bytes, unsigned flags) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     const std::uintptr_t first = as_number(address);
-    // Memory of the driver's own counts as registered.
+    // Memory that the driver allocated counts as registered.
     if (here.state.block_at(address).bytes != 0) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     const Result<Entry> entry = here.state.world->enter("cuMemHostRegister", here.site);
     if (!entry) return CUDA_ERROR_NOT_PERMITTED;

@@ -10,13 +10,13 @@ bool is_paged(const Here& here, std::size_t value) {
   return value != 0 && value <= max_request_bytes && value % here.backend().info().page_bytes == 0;
 }
 
-/// Addresses belong to no context, so a thread without one may ask for them, too.
+/// Addresses belong to no context, so a thread without a context may call these entries too.
 void choose_device(Here& here) {
   const FakeContexts& stack = here.state.thread().contexts;
   here.device = stack.empty() ? 0 : stack.back();
 }
 
-/// What pages can be made of, and where; what is asked for and not had is said apart.
+/// Checks the properties of pages. Unsupported values have a different result than invalid ones.
 CUresult check(Here& here, const CUmemAllocationProp* properties) {
   if (properties == nullptr || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -31,7 +31,7 @@ CUresult check(Here& here, const CUmemAllocationProp* properties) {
   return CUDA_SUCCESS;
 }
 
-/// The device whose addresses these are.
+/// Returns the device that owns the addresses.
 std::optional<std::uint32_t> device_at(const Here& here, CUdeviceptr address) {
   const auto place = here.state.world->locate(pointer(address));
   return place ? std::optional(place->first) : std::nullopt;
@@ -153,7 +153,7 @@ CUresult cuMemSetAccess(CUdeviceptr address, std::size_t bytes, const CUmemAcces
                                                                          : PageAccess::read_write;
       Backend& backend = here.state.backend(*owner);
       const auto device = static_cast<std::uint32_t>(accesses[i].location.id);
-      // What a peer is kept from, the owner keeps.
+      // Removing the access of a peer does not change the access of the owner.
       if (device == *owner || access != PageAccess::none) {
         const Result<void> set = backend.set_access(pointer(address), bytes, access);
         if (!set) return sim::result_of(set.failure());

@@ -1,4 +1,4 @@
-// The entries of the driver's own pools: memory in stream order.
+// The entries of the driver's pools, which allocate in stream order.
 
 #include <algorithm>
 #include <cstring>
@@ -9,7 +9,7 @@
 namespace tern::sim::entries {
 namespace {
 
-/// A call about a pool and something that must be there.
+/// Runs an entry about a pool. `value` must not be null.
 template <class Body>
 CUresult about(DriverEntry entry, CUmemoryPool handle, const void* value, Body body) noexcept {
   return call(entry, Demand::initialised, [&](const Here& here) -> CUresult {
@@ -38,7 +38,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, std::size_t bytes, CUmemo
         {
           const std::lock_guard lock(here.state.mutex);
           const FakePool* pool = here.state.find_pool(handle);
-          // A pool is on one device, and so is a simulated stream's memory.
+          // A pool belongs to one device, and so does the memory of a simulated stream.
           if (pool == nullptr || pool->device != here.device) return CUDA_ERROR_INVALID_VALUE;
           index = static_cast<std::size_t>(pool - here.state.pools.data());
         }
@@ -128,7 +128,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
         return CUDA_SUCCESS;
       case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
       case CU_MEMPOOL_ATTR_USED_MEM_HIGH: {
-        // A watermark can only be begun anew, each for itself.
+        // A high-water mark can only be reset, and each one separately.
         if (bytes != 0) return CUDA_ERROR_INVALID_VALUE;
         const bool is_used = attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
         (is_used ? pool.used_high_bytes : pool.reserved_high_bytes) = pool.used_bytes;
@@ -184,7 +184,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* accesses
                   if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
                   if (!here.state.has_device(location.id)) return CUDA_ERROR_INVALID_DEVICE;
                   const bool is_owner = static_cast<std::uint32_t>(location.id) == owner;
-                  // The device that has the memory keeps its access.
+                  // The owner of the memory keeps its access.
                   if (is_owner && accesses[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
                     return CUDA_ERROR_INVALID_VALUE;
                   }

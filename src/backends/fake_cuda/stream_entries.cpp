@@ -11,7 +11,7 @@ namespace {
 constexpr int min_priority = 0;
 constexpr int greatest_priority = -5;
 
-/// A question that a capturing stream cannot answer, and does not survive.
+/// Checks a query or wait that a capturing stream does not allow. The call invalidates the capture.
 CUresult refuse_captured(const Here& here, const FakeStream& stream) {
   if (stream.is_legacy && here.state.has_blocking_capture(stream.device)) {
     return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
@@ -25,7 +25,7 @@ CUresult refuse_captured(const Here& here, const FakeStream& stream) {
 
 CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   return call(DriverEntry::cuCtxGetStreamPriorityRange, Demand::context, [&](const Here&) {
-    // Either may be left out.
+    // Either pointer may be null.
     if (least != nullptr) *least = min_priority;
     if (greatest != nullptr) *greatest = greatest_priority;
     return CUDA_SUCCESS;
@@ -88,7 +88,7 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags) {
     const std::shared_ptr<FakeEvent> awaited = here.state.events.find(as_number(event));
     if (!awaited) return CUDA_ERROR_INVALID_HANDLE;
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    // It would draw the stream into the capture, and nothing is captured here.
+    // The wait would make the stream part of the capture, and the fake driver captures nothing.
     if (awaited->is_captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     return result_of(here.backend(*working.stream).wait(here.on(*working.stream), awaited->native));
   });

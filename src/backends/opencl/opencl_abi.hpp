@@ -1,11 +1,12 @@
-// The part of OpenCL's binary interface that Tern uses, declared by us.
+// The part of OpenCL's binary interface that Tern uses, declared by Tern.
 //
-// Building Tern needs no SDK; OpenCL is looked for at run time. So these are the types and numbers
-// that the specification fixes for every implementation. A test compares all of them with the
-// official header wherever that one is installed.
+// Tern builds without an OpenCL SDK and finds OpenCL at run time. The types and numbers below are
+// fixed by the specification for every implementation. A test compares all of them with the
+// official header if the header is installed.
 //
-// Types have OpenCL's names, because manuals speak of them. What the official header has as macros,
-// which is every number, has a name of ours here: a macro would rewrite any other.
+// Types have OpenCL's names, because manuals use them. In the official header every number is a
+// macro. The numbers have other names here, because the macro would replace the name if both
+// headers are included.
 
 #pragma once
 
@@ -34,7 +35,7 @@ using cl_queue_properties = cl_properties;
 
 // --- Results
 
-/// One line per result: its name here, its name behind CL_, and its number.
+/// One line per result: its name in Tern, its name without CL_, and its number.
 #define TERN_FOR_EACH_OPENCL_RESULT(TERN_OPENCL_RESULT)                                 \
   TERN_OPENCL_RESULT(success, SUCCESS, 0)                                               \
   TERN_OPENCL_RESULT(device_not_found, DEVICE_NOT_FOUND, -1)                            \
@@ -77,14 +78,14 @@ namespace result {
 #define TERN_OPENCL_RESULT(name, official, number) inline constexpr cl_int name = number;
 TERN_FOR_EACH_OPENCL_RESULT(TERN_OPENCL_RESULT)
 #undef TERN_OPENCL_RESULT
-/// What a loader answers where no implementation is installed. It is an extension's, so the
-/// official header has it elsewhere.
+/// The result of a loader that finds no implementation. It belongs to an extension, so it is in
+/// another official header.
 inline constexpr cl_int platform_not_found = -1001;
 }  // namespace result
 
-// --- Numbers that calls take and give
+// --- Arguments and results of calls
 
-/// One line per number: its name here, its name behind CL_, its type and its value.
+/// One line per number: its name in Tern, its name without CL_, its type and its value.
 #define TERN_FOR_EACH_OPENCL_NUMBER(TERN_OPENCL_NUMBER)                                            \
   TERN_OPENCL_NUMBER(platform_name, PLATFORM_NAME, cl_uint, 0x0902)                                \
   TERN_OPENCL_NUMBER(device_type_cpu, DEVICE_TYPE_CPU, cl_bitfield, 1 << 1)                        \
@@ -130,7 +131,7 @@ inline constexpr cl_int platform_not_found = -1001;
 TERN_FOR_EACH_OPENCL_NUMBER(TERN_OPENCL_NUMBER)
 #undef TERN_OPENCL_NUMBER
 
-// --- What OpenCL calls
+// --- Callbacks
 
 using ContextCallback = void (*)(const char* text, const void* facts, std::size_t facts_bytes,
                                  void* user_data);

@@ -1,13 +1,11 @@
 // A HostWatch finds host memory that the program changes or frees while queued work still uses it.
 //
 // Only pageable memory is watched, such as a vector that a program passed to a copy:
-// - The source of a copy is hashed at submission. The hash must be the same until the host knows
-// that
-//   the copy is complete.
+// - The source of a copy is hashed at submission. The hash must stay the same until the host knows
+//   that the copy is complete.
 // - The destination of a copy is filled with `in_flight_byte` at submission. It must keep these
-// bytes
-//   until the copy runs, and then the bytes that the copy wrote. A host that reads too early reads
-//   in_flight_byte, and a host that writes too early is reported. Under AddressSanitizer or
+//   bytes until the copy runs, and then the bytes that the copy wrote. A host that reads too early
+//   reads in_flight_byte, and a host that writes too early is reported. Under AddressSanitizer or
 //   Valgrind, the filled memory is also poisoned, so the tool reports the access itself.
 //
 // Memory that other queued work may read is not filled, and memory that other work may have written

@@ -1,5 +1,6 @@
-// Host memory that is used while a copy still needs it: the commonest mistake in code with streams.
-// The report names the line of the copy and the call that noticed; correct programs stay silent.
+// Host memory that is used while a copy still needs it, the most common error in code with streams.
+// The report names the line of the copy and the call that detected the error. Correct programs
+// cause no report.
 
 #include "backends/sim/host_watch.hpp"
 

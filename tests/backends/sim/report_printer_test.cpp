@@ -1,4 +1,4 @@
-// Every finding is heard on standard error, whatever becomes of the exception.
+// Every finding is printed to standard error, even if the exception is lost.
 
 #include "backends/sim/report_printer.hpp"
 

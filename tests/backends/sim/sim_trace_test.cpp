@@ -1,4 +1,5 @@
-// What a simulated device writes down is what its checker saw: a trace finds the same again.
+// A simulated device writes everything that its checker saw: checking the trace gives the same
+// findings.
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

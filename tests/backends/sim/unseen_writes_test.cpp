@@ -1,5 +1,4 @@
-// Memory that somebody writes whom the checker cannot see: no finding rests on what he may have
-// done.
+// Memory that is written by code that the checker cannot see. No finding may depend on such writes.
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// What the simulated world finds out by itself, beside the order checker: handles that are dead,
-// kernels that touch what they did not declare, the wrong device, calls from inside, and waits that
-// never end. The texts are compared in full, as people read them.
+// What the simulation detects besides the order checker: dead handles, kernels that access
+// undeclared memory, the wrong device, calls from host functions, and waits that never end. The
+// full texts are compared.
 
 #include "backends/sim/world.hpp"
 
