@@ -99,6 +99,23 @@ TEST_F(PoolHandles, BeyondTheGoalGrowthIsExact) {
   give(pool, kept);
 }
 
+TEST_F(PoolHandles, CachedBlocksServeOtherStreamsBeforeThePoolGrowsBeyondTheGoal) {
+  const Device device = open();
+  const Stream stream(device);
+  PoolResource pool(device, {.auto_trim = false});
+  std::vector<Block> blocks;
+  for (int i = 0; i < 16; ++i) {
+    blocks.push_back(pool.allocate({.bytes = 32 * mib, .stream = stream}));
+  }
+  for (const Block& block : blocks) pool.deallocate(block, stream);
+  device.synchronize();
+  ASSERT_GE(pool.pool_statistics().cached_bytes, 64 * mib);
+  // As many blocks without a stream, which cannot take blocks from the stream's cache.
+  blocks = take(pool, 32 * mib, 16);
+  EXPECT_LE(pool.pool_statistics().held_bytes, 512 * mib + 512 * mib / 16);
+  give(pool, blocks);
+}
+
 TEST_F(PoolHandles, AreMovedIfTheDriverHasNoMore) {
   const Device device = sim::open({.memory_bytes = 1 * gib, .check = false});
   PoolResource pool(device, {.auto_trim = false});

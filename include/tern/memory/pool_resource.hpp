@@ -46,7 +46,7 @@ enum class PoolBacking : std::uint8_t {
 /// What the pool does first if the request's stream has no free memory of its own.
 enum class PoolPreference : std::uint8_t {
   automatic,     // independence; reuse once the pool holds three quarters of its limit or, without
-                 // a limit, 1.06 times the peak of the memory in use
+                 // a limit, 1.06 times the peak of the live bytes
   independence,  // get more memory from the driver, so that streams never wait for each other
   reuse,         // use memory that another stream freed, after a wait on the device
 };

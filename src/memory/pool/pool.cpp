@@ -25,6 +25,8 @@ constexpr std::size_t min_region_bytes = 64 * mib;
 /// The fraction of the available memory that a stream's cache may hold, and the maximum.
 constexpr std::size_t class_share = 64, larger_share = 32;
 constexpr std::size_t max_class_bytes = 64 * mib, max_larger_bytes = 128 * mib;
+/// Pools that hold less than this always grow, because their growth costs little memory.
+constexpr std::uint64_t min_footprint_goal = 256 * mib;
 /// The lock of the ranges is contended if one in so many changes had to wait for it. It counts as
 /// uncontended again after a number of windows without that.
 constexpr std::uint32_t changes_per_window = 256, changes_per_wait = 32, calm_windows = 64;
@@ -53,6 +55,12 @@ Failure no_host_memory(std::size_t bytes) noexcept {
       .with_bytes("requested", bytes);
 }
 
+std::uint64_t word_of(DeviceId device) noexcept {
+  std::uint64_t word = 0;
+  std::memcpy(&word, &device, sizeof device);
+  return word;
+}
+
 /// In granules.
 std::uint64_t requested_alignment(const Request& request) noexcept {
   return std::max<std::uint64_t>(request.alignment / granule_bytes, 1);
@@ -68,6 +76,7 @@ Pool::Pool(const Resource& owner, Device device, const PoolOptions& options)
     : owner_(owner),
       device_(std::move(device)),
       device_id_(device_.id()),
+      device_word_(word_of(device_id_)),
       options_(options),
       process_(process_generation()),
       wants_notes_(device_.info().wants_notes),
@@ -234,9 +243,15 @@ Descriptor* Pool::find(Search& search) noexcept {
     if (Descriptor* range = remap(search)) return range;
     if (search.failure) return nullptr;
   }
-  const bool prefers_reuse =
-      options_.preference == PoolPreference::reuse ||
-      (options_.preference == PoolPreference::automatic && is_past_goal(limit));
+  const bool is_past = options_.preference == PoolPreference::automatic && is_past_goal(search);
+  if (is_past && limit == 0) {
+    // Blocks in the caches of streams are free memory, too.
+    flush_caches();
+    poll(max_questions_per_request);
+    if (Descriptor* range = take(search, Thoroughness::quick)) return range;
+    if (search.failure) return nullptr;
+  }
+  const bool prefers_reuse = options_.preference == PoolPreference::reuse || is_past;
   for (const bool is_stealing : {prefers_reuse, !prefers_reuse}) {
     if (is_stealing) {
       if (Descriptor* range = steal(search)) return range;
@@ -270,12 +285,30 @@ Descriptor* Pool::find(Search& search) noexcept {
   return nullptr;
 }
 
-bool Pool::is_past_goal(std::size_t limit_bytes) noexcept {
+bool Pool::is_past_goal(const Search& search) noexcept {
+  const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
   const std::size_t held = held_bytes_.load(std::memory_order_relaxed);
-  if (limit_bytes != 0) return held >= limit_bytes / 4 * 3;
+  if (limit != 0) return held >= limit / 4 * 3;
   if (!has_pages_) return false;
+  const std::size_t bytes = search.granules * granule_bytes;
+  const std::uint64_t goal = std::max(footprint_goal(note_live_peak(bytes)), min_footprint_goal);
+  return held + bytes > goal;
+}
+
+std::uint64_t Pool::live_bytes() noexcept {
+  std::uint64_t live = 0;
+  for_each_cache([&](StreamCache& cache) {
+    const std::lock_guard lock(cache.lock);
+    live += cache.counts.live_bytes;
+  });
+  return live;
+}
+
+std::uint64_t Pool::note_live_peak(std::size_t more_bytes) noexcept {
+  const std::uint64_t live = live_bytes() + more_bytes;
   const std::lock_guard lock(ranges_mutex_);
-  return held > footprint_goal(peak_outside_bytes_);
+  peak_at_growth_ = std::max(peak_at_growth_, live);
+  return peak_at_growth_;
 }
 
 bool Pool::is_known_refusal(const Search& search) noexcept {
@@ -307,11 +340,7 @@ bool Pool::may_have_enough(std::uint64_t granules) noexcept {
 bool Pool::exceeds_limit(std::uint64_t granules) noexcept {
   const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
   if (limit == 0) return false;
-  std::uint64_t live = 0;
-  for_each_cache([&](StreamCache& cache) {
-    const std::lock_guard lock(cache.lock);
-    live += cache.counts.live_bytes;
-  });
+  const std::uint64_t live = live_bytes();
   return live > limit || granules * granule_bytes > limit - live;
 }
 
@@ -701,7 +730,6 @@ void Pool::note_change() noexcept {
   const std::size_t free =
       (ranges_.available().total() + ranges_.in_flight_granules()) * granule_bytes;
   const std::size_t outside = held > free ? held - free : 0;
-  outside_bytes_ = outside;
   min_idle_ = std::min(min_idle_, idle_bytes());
   peak_outside_bytes_ = std::max<std::uint64_t>(peak_outside_bytes_, outside);
   const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);

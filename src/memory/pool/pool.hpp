@@ -28,6 +28,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -63,17 +64,20 @@ class Pool {
   /// request, checked or not.
   [[nodiscard]] const Descriptor* try_hit(const Request& request) noexcept;
   /// Returns the block of a range that the caller has just allocated, so no other thread can free
-  /// it. The block is built inside the result, because a block that is written word by word and
-  /// then copied at once costs as much as a lock.
+  /// it. The block is written in pairs of words: a caller that keeps it copies pairs, and a
+  /// processor that has to join two stores for one load waits as long as for a lock.
   [[nodiscard]] Result<Block> result_of(const Descriptor& range) const noexcept {
-    void* const address = reinterpret_cast<void*>(range.offset * granule_bytes);
-    const std::size_t bytes = range.place->bytes.load(std::memory_order_relaxed);
+    using Words [[gnu::vector_size(16)]] = std::uint64_t;
     const Generation generation(range.slot, range.place->count());
+    const Words where = {range.offset * granule_bytes,
+                         range.place->bytes.load(std::memory_order_relaxed)};
+    const Words which = {device_word_, generation.value()};
+    static_assert(offsetof(Block, bytes) == 8 && offsetof(Block, device) == 16 &&
+                  offsetof(Block, generation) == 24);
     Result<Block> result = Block{};
-    result->address = address;
-    result->bytes = bytes;
-    result->device = device_id_;
-    result->generation = generation;
+    auto* const at = reinterpret_cast<std::byte*>(&*result);
+    std::memcpy(at, &where, sizeof where);
+    std::memcpy(at + sizeof where, &which, sizeof which);
     return result;
   }
   /// The slow path. The request has been checked and has at least one byte.
@@ -155,7 +159,11 @@ class Pool {
   [[nodiscard]] Result<Block> try_begin_block(Descriptor& range, Search& search) noexcept;
   void note_begin(const Descriptor& range, const Request& request) noexcept;
   /// Returns whether the pool holds so much that memory of other streams is preferred to growth.
-  [[nodiscard]] bool is_past_goal(std::size_t limit_bytes) noexcept;
+  [[nodiscard]] bool is_past_goal(const Search& search) noexcept;
+  /// Bytes of all live blocks. Visits every cache.
+  [[nodiscard]] std::uint64_t live_bytes() noexcept;
+  /// Raises peak_at_growth_ to what is live with `more_bytes`, and returns it.
+  std::uint64_t note_live_peak(std::size_t more_bytes) noexcept;
   /// Returns whether a request that was no harder has failed before and nothing was freed since.
   [[nodiscard]] bool is_known_refusal(const Search& search) noexcept;
   /// Returns whether any stream cache has blocks.
@@ -190,8 +198,8 @@ class Pool {
   std::size_t release_free(std::size_t keep_bytes, std::size_t min_bytes) noexcept;
   /// Upper bound on the pages of a new handle: 1 under a limit.
   [[nodiscard]] std::uint64_t max_handle_pages() const noexcept;
-  /// Returns how much more than `need` pages to create. `room` is what the limit leaves;
-  /// `peak_bytes` the peak of the bytes outside the free ranges, the request included.
+  /// Returns how much more than `need` pages to create. `room` is what the limit leaves,
+  /// `peak_bytes` the result of note_live_peak().
   [[nodiscard]] std::uint64_t extra_pages(std::uint64_t need, std::uint64_t room,
                                           std::uint64_t peak_bytes) const noexcept;
   /// What a pool without a limit holds at most before it prefers reuse to growth.
@@ -254,6 +262,7 @@ class Pool {
   const Resource& owner_;
   const Device device_;
   const DeviceId device_id_;
+  const std::uint64_t device_word_;  // device_id_ as it is stored in a block
   const PoolOptions options_;
   const std::uint64_t process_;
   const bool wants_notes_;
@@ -272,9 +281,10 @@ class Pool {
   // Members that are written often have cache lines of their own: hits read the members above.
   alignas(64) SpinLock ranges_mutex_;
   Ranges ranges_;  // guarded by ranges_mutex_
-  // Bytes outside the free ranges now, and their peak.
-  std::uint64_t outside_bytes_ = 0;       // guarded by ranges_mutex_
+  // The peak of the bytes outside the free ranges. Blocks in caches are outside, too.
   std::uint64_t peak_outside_bytes_ = 0;  // guarded by ranges_mutex_
+  // The most bytes that live blocks had when the pool was about to grow.
+  std::uint64_t peak_at_growth_ = 0;  // guarded by ranges_mutex_
   // The fewest bytes that were idle at a time since idle_since_.
   std::size_t min_idle_ = 0;                               // guarded by ranges_mutex_
   std::chrono::steady_clock::time_point idle_since_ = {};  // guarded by ranges_mutex_

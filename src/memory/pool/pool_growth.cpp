@@ -181,7 +181,7 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
   const std::uint64_t addresses = pages_->room_pages();
   Descriptor* tail = nullptr;
   std::uint64_t need = pages_for(search.granules);
-  std::uint64_t peak_bytes = 0;
+  const std::uint64_t peak_bytes = note_live_peak(search.granules * granule_bytes);
   {
     // A free range at the end of the addresses is part of the block. Hold it while pages are added.
     const std::lock_guard lock(ranges_mutex_);
@@ -190,7 +190,6 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
       search.failure = prepared.failure();
       return nullptr;
     }
-    peak_bytes = std::max(peak_outside_bytes_, outside_bytes_ + search.granules * granule_bytes);
     const std::uint64_t end = pages_->next_address();
     Descriptor* last = ranges_.last();
     if (last != nullptr && last->state == State::available && last->end() == end &&
