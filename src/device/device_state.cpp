@@ -482,21 +482,31 @@ void DeviceState::thin_out(StreamState& stream) noexcept {
   }
 }
 
+// A stream completes its records in order, so one answer covers all older records. The oldest
+// record is queried first, because often nothing is complete; then the newest, because otherwise
+// often everything is; then those in the middle.
 Result<void> DeviceState::poll(StreamState& stream) noexcept {
-  std::size_t kept = 0;
-  while (kept < stream.record_count) {
-    const StreamState::Record& record = stream.records[kept];
-    const Result<bool> is_complete = backend_->query(record.event);
-    if (!is_complete) return is_complete.failure();
-    if (!*is_complete) break;
-    stream.see_done(record.sequence);
-    if (record.waiters > 0) {
-      ++kept;
+  Result<void> result;
+  const std::size_t count = stream.record_count;
+  std::size_t complete = 0,
+              open = count;  // records before `complete` are, those from `open` on not
+  std::size_t at = 0;
+  while (complete < open) {
+    const Result<bool> is_complete = backend_->query(stream.records[at].event);
+    if (is_complete && *is_complete) {
+      complete = at + 1;
     } else {
-      erase_record(stream, kept);
+      open = at;
+      // A failure counts once the records before it are complete.
+      if (!is_complete && at == complete) result = is_complete.failure();
     }
+    at = complete == 1 && open == count ? count - 1 : complete + (open - complete) / 2;
   }
-  return {};
+  if (complete > 0) stream.see_done(stream.records[complete - 1].sequence);
+  for (std::size_t i = complete; i-- > 0;) {
+    if (stream.records[i].waiters == 0) erase_record(stream, i);
+  }
+  return result;
 }
 
 Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream,

@@ -313,7 +313,7 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// Drops every second record except the last. Marks that a dropped record covered are then
   /// covered by the next later record.
   void thin_out(StreamState& stream) noexcept;
-  /// Queries the records, oldest first, and drops those that are complete.
+  /// Queries the records with as few driver calls as possible, and drops those that are complete.
   [[nodiscard]] Result<void> poll(StreamState& stream) noexcept;
   void erase_record(StreamState& stream, std::size_t index) noexcept;
 

@@ -170,6 +170,30 @@ TEST_F(DeviceStateTest, RecordsMarksEarlyAndWaitsForNothingBehindThem) {
   EXPECT_EQ(fake.ledger->count(Call::record), 32u) << "they were there already";
 }
 
+TEST_F(DeviceStateTest, AFewQueriesTellHowFarAStreamHasCome) {
+  std::vector<std::unique_ptr<Gate>> gates;
+  std::vector<Mark> marks;
+  for (int i = 0; i < 32; ++i) {
+    gates.push_back(std::make_unique<Gate>());
+    gates.back()->hold(stream);
+    marks.push_back(*stream.try_next_mark());
+    EXPECT_TRUE(fake.device.try_record_mark(stream.id()));
+  }
+  const auto queries = [&](std::size_t asked, bool is_done) {
+    const std::size_t before = fake.ledger->count(Call::query_event);
+    EXPECT_EQ(Device::is_done(marks[asked]), is_done) << asked;
+    return fake.ledger->count(Call::query_event) - before;
+  };
+  EXPECT_EQ(queries(0, false), 1u);
+  for (std::size_t i = 0; i < 20; ++i) gates[i]->open();
+  while (!Device::is_done(marks[19])) std::this_thread::yield();
+  EXPECT_EQ(queries(19, true), 0u);
+  EXPECT_EQ(queries(20, false), 1u);
+  gates.clear();
+  while (!stream.is_idle()) std::this_thread::yield();
+  EXPECT_EQ(queries(31, true), 2u) << "the oldest of twelve, and the newest";
+}
+
 TEST_F(DeviceStateTest, RecordsMarksEarlyHoweverManyThereAreAndThenMoreCoarsely) {
   constexpr std::size_t count = 300;
   std::vector<std::unique_ptr<Gate>> gates;
