@@ -27,12 +27,6 @@ bool must_wait(Access access, const UseRecord::Entry& earlier) noexcept {
 
 }  // namespace
 
-void SpinLock::lock_contended() noexcept {
-  do {
-    std::this_thread::yield();
-  } while (!try_lock());
-}
-
 bool MarkSet::try_add(Mark mark) noexcept {
   Mark* const marks = more_ ? more_.get() : inline_;
   for (std::size_t i = 0; i < count_; ++i) {

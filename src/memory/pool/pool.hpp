@@ -36,6 +36,7 @@
 #include "device/device_state.hpp"
 #include "memory/block_table.hpp"
 #include "memory/pool/closed_blocks.hpp"
+#include "memory/pool/counting_lock.hpp"
 #include "memory/pool/page_store.hpp"
 #include "memory/pool/ranges.hpp"
 #include "memory/pool/segment_store.hpp"
@@ -270,7 +271,7 @@ class Pool {
   std::mutex caches_mutex_;  // held while a cache is made
 
   // Members that are written often have cache lines of their own: hits read the members above.
-  alignas(64) SpinLock ranges_mutex_;
+  alignas(64) CountingLock ranges_mutex_;
   Ranges ranges_;  // guarded by ranges_mutex_
   // Bytes outside the free ranges now, and their peak.
   std::uint64_t outside_bytes_ = 0;       // guarded by ranges_mutex_

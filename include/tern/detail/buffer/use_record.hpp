@@ -33,7 +33,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -44,6 +43,7 @@
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
+#include "tern/detail/core/mutex.hpp"
 #include "tern/detail/core/visibility.hpp"
 #include "tern/device/mark.hpp"
 #include "tern/device/stream.hpp"
@@ -73,25 +73,6 @@ class TERN_EXPORT MarkSet {
   union {
     Mark inline_[inline_marks];  // the first count_ are alive; most uses wait for none
   };
-};
-
-/// A spin lock that yields while another thread holds it. Every use of every buffer takes it twice
-/// for a few instructions, and it costs half as much as a mutex.
-class SpinLock {
- public:
-  void lock() noexcept {
-    if (!try_lock()) [[unlikely]]
-      lock_contended();
-  }
-  [[nodiscard]] bool try_lock() noexcept {
-    return !is_taken_.exchange(true, std::memory_order_acquire);
-  }
-  void unlock() noexcept { is_taken_.store(false, std::memory_order_release); }
-
- private:
-  TERN_EXPORT void lock_contended() noexcept;
-
-  std::atomic<bool> is_taken_ = false;
 };
 
 /// The record of one piece of memory.
