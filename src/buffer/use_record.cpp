@@ -325,7 +325,7 @@ void UseRecord::cancel(const Ticket& ticket) noexcept {
 Result<void> UseRecord::try_note(StreamRef stream, Mark mark, Access access) noexcept {
   if (!mark) return {};
   const std::lock_guard lock(mutex_);
-  if (!make_room()) return no_host_memory("the record of a buffer's uses", {});
+  if (!make_room()) return no_host_memory("the record of a buffer's uses");
   put(stream, mark.sequence, 0, is_write(access));
   return {};
 }
@@ -342,7 +342,7 @@ bool UseRecord::try_collect(Access access, MarkSet& earlier) const noexcept {
 
 Result<void> UseRecord::try_wait(Access access) const noexcept {
   MarkSet earlier;
-  if (!try_collect(access, earlier)) return no_host_memory("the record of a buffer's uses", {});
+  if (!try_collect(access, earlier)) return no_host_memory("the record of a buffer's uses");
   for (const Mark mark : earlier.all()) {
     if (Result<void> done = Device::try_wait(mark); !done) return done;
   }
@@ -351,7 +351,7 @@ Result<void> UseRecord::try_wait(Access access) const noexcept {
 
 Result<bool> UseRecord::try_is_ready(Access access) const noexcept {
   MarkSet earlier;
-  if (!try_collect(access, earlier)) return no_host_memory("the record of a buffer's uses", {});
+  if (!try_collect(access, earlier)) return no_host_memory("the record of a buffer's uses");
   Result<bool> ready = true;
   for (const Mark mark : earlier.all()) {
     const Result<bool> done = Device::try_is_done(mark);

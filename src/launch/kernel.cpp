@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
 #include "launch/moved_arguments.hpp"
 #include "tern/detail/buffer/use_record.hpp"
@@ -421,9 +422,7 @@ Result<Kernel> Kernel::try_declare(const Device& device, const KernelSource& sou
     }
     return Kernel(state);
   } catch (const std::bad_alloc&) {
-    return Failure(ErrorCode::out_of_memory,
-                   "the host could not allocate {requested} for a kernel. Free host memory.", site)
-        .with_bytes("requested", sizeof(KernelState) + source.entry.size());
+    return no_host_memory(sizeof(KernelState) + source.entry.size(), "a kernel", site);
   }
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backends/cuda/nvrtc.hpp"
-#include "backends/no_memory.hpp"
+#include "core/no_host_memory.hpp"
 
 namespace tern::cuda {
 namespace {
@@ -161,10 +161,10 @@ Result<NativeKernel> CudaKernels::load(const KernelSource& source) noexcept {
       return done.failure();
     }
     const NativeKernel native{kernels_.add(std::move(kernel))};
-    if (native.value == 0) return no_memory_for("a kernel", sizeof(Kernel));
+    if (native.value == 0) return no_host_memory(sizeof(Kernel), "a kernel");
     return native;
   } catch (const std::bad_alloc&) {
-    return no_memory_for("a kernel", source.image.size() + source.text.size());
+    return no_host_memory(source.image.size() + source.text.size(), "a kernel");
   }
 }
 
@@ -216,7 +216,7 @@ Result<void> CudaKernels::launch(CUstream stream, NativeKernel native, const Lau
     try {
       many.resize(arguments.size());
     } catch (const std::bad_alloc&) {
-      return no_memory_for("the arguments of a launch", arguments.size() * sizeof(void*));
+      return no_host_memory(arguments.size() * sizeof(void*), "the arguments of a launch");
     }
     values = many.data();
   }
