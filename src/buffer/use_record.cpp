@@ -28,20 +28,13 @@ bool must_wait(Access access, const UseRecord::Entry& earlier) noexcept {
 }  // namespace
 
 bool MarkSet::try_add(Mark mark) noexcept {
-  Mark* const marks = more_ ? more_.get() : inline_;
-  for (std::size_t i = 0; i < count_; ++i) {
-    if (marks[i].stream != mark.stream) continue;
-    marks[i].sequence = std::max(marks[i].sequence, mark.sequence);
+  for (Mark& earlier : marks_) {
+    if (earlier.stream != mark.stream) continue;
+    earlier.sequence = std::max(earlier.sequence, mark.sequence);
     return true;
   }
-  if (count_ == capacity_) {
-    std::unique_ptr<Mark[]> larger(new (std::nothrow) Mark[2 * capacity_]);
-    if (!larger) return false;
-    std::copy_n(marks, count_, larger.get());
-    more_ = std::move(larger);
-    capacity_ *= 2;
-  }
-  std::construct_at((more_ ? more_.get() : inline_) + count_++, mark);
+  if (!marks_.try_reserve(marks_.size() + 1)) return false;
+  marks_.emplace_back(mark);
   return true;
 }
 
@@ -74,10 +67,7 @@ bool UseRecord::make_room() noexcept {
   if (count_ + begun_ < capacity_) return true;
   const std::uint32_t capacity = std::min(2 * (count_ + begun_ + 1), max_entries);
   if (count_ + begun_ >= capacity) return false;
-  std::unique_ptr<Entry[]> larger(new (std::nothrow) Entry[capacity]);
-  if (!larger) return false;
-  std::copy_n(data(), count_, larger.get());
-  more_ = std::move(larger);
+  if (!entries_.try_grow(count_, capacity)) return false;
   capacity_ = static_cast<std::uint16_t>(capacity);
   return true;
 }

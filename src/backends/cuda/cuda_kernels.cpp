@@ -7,10 +7,10 @@
 #include <new>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "backends/cuda/nvrtc.hpp"
 #include "core/no_host_memory.hpp"
+#include "tern/detail/core/inline_vector.hpp"
 
 namespace tern::cuda {
 namespace {
@@ -208,25 +208,17 @@ Result<void> CudaKernels::launch(CUstream stream, NativeKernel native, const Lau
                                  std::span<const KernelArgument> arguments) noexcept {
   const std::shared_ptr<const Kernel> kernel = kernels_.find(native.value);
   if (!kernel) return dead_kernel();
-  // Inline storage for the usual number of arguments.
-  std::array<void*, 64> few = {};
-  std::vector<void*> many;
-  void** values = few.data();
-  if (arguments.size() > few.size()) {
-    try {
-      many.resize(arguments.size());
-    } catch (const std::bad_alloc&) {
-      return no_host_memory(arguments.size() * sizeof(void*), "the arguments of a launch");
-    }
-    values = many.data();
+  InlineVector<void*, 64> values;  // has room for the usual number of arguments
+  if (!values.try_reserve(arguments.size())) {
+    return no_host_memory(arguments.size() * sizeof(void*), "the arguments of a launch");
   }
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    values[i] = const_cast<void*>(arguments[i].value);
+  for (const KernelArgument& argument : arguments) {
+    values.emplace_back(const_cast<void*>(argument.value));
   }
   return context_.check(
       context_.cu().cuLaunchKernel(kernel->function, size.grid[0], size.grid[1], size.grid[2],
                                    size.block[0], size.block[1], size.block[2], size.shared_bytes,
-                                   stream, values, nullptr),
+                                   stream, values.data(), nullptr),
       "cuLaunchKernel");
 }
 
