@@ -15,6 +15,7 @@
 #include "backends/opencl/opencl_opener.hpp"
 #include "backends/opener.hpp"
 #include "backends/sim/sim_opener.hpp"
+#include "core/no_host_memory.hpp"
 #include "core/process.hpp"
 #include "tern/core/config.hpp"
 
@@ -53,11 +54,6 @@ OpenedDevices& opened_devices() {
   }();
   static_cast<void>(registered);
   return *current.load();
-}
-
-Failure no_memory() noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate memory for the device catalog. Free host memory.");
 }
 
 /// The spec is the last field, because a long spec is cut to the space that is left.
@@ -135,7 +131,7 @@ Result<Device> try_open_device(std::string_view text) try {
 } catch (const OutOfMemory& error) {
   return error.failure();
 } catch (const std::bad_alloc&) {
-  return no_memory();
+  return no_host_memory("the device catalog");
 }
 
 Result<Device> try_open_best_device() try {
@@ -157,7 +153,7 @@ Result<Device> try_open_best_device() try {
 } catch (const OutOfMemory& error) {
   return error.failure();
 } catch (const std::bad_alloc&) {
-  return no_memory();
+  return no_host_memory("the device catalog");
 }
 
 }  // namespace tern

@@ -54,7 +54,8 @@ Failure too_short(std::string_view path, std::size_t offset, std::size_t wanted,
       .with("path", path);
 }
 
-Failure no_host_memory(std::size_t bytes, CallSite site) noexcept {
+/// Reading in parts needs less memory, so the advice differs from no_host_memory().
+Failure no_memory_for_file(std::size_t bytes, CallSite site) noexcept {
   return Failure(ErrorCode::out_of_memory,
                  "the host could not allocate {requested} to read a file. Copy the file in parts, "
                  "or map it.",
@@ -116,7 +117,7 @@ class FileOrigin final : public StorageOrigin {
     if (is_mapped_) return try_map(site);
     std::unique_ptr<std::byte[], Free> memory(new (std::align_val_t(host_alignment), std::nothrow)
                                                   std::byte[bytes_]);
-    if (!memory) return no_host_memory(bytes_, site);
+    if (!memory) return no_memory_for_file(bytes_, site);
     if (Result<void> read = try_read(0, bytes_, memory.get(), site); !read) return read.failure();
     memory_ = std::move(memory);
     return Memory{nullptr, memory_.get(), bytes_};
@@ -202,7 +203,7 @@ class FileOrigin final : public StorageOrigin {
 
   [[nodiscard]] Result<Memory> try_map(CallSite site) noexcept {
     const FileMapping::Refusal refused = mapping_.try_map(file_.get(), offset_, bytes_);
-    if (refused.call != nullptr && refused.os_code == 0) return no_host_memory(bytes_, site);
+    if (refused.call != nullptr && refused.os_code == 0) return no_memory_for_file(bytes_, site);
     if (refused.call != nullptr) return file_failure(path_, refused.call, refused.os_code, site);
     return Memory{nullptr, mapping_.address(), bytes_};
   }

@@ -10,6 +10,7 @@
 #include "buffer/copy_route.hpp"
 #include "buffer/copy_turns.hpp"
 #include "buffer/stream_order.hpp"
+#include "core/no_host_memory.hpp"
 #include "tern/memory/default_resource.hpp"
 
 namespace tern {
@@ -24,10 +25,7 @@ class HeapMemory final : public StorageOrigin {
   [[nodiscard]] Result<Memory> try_begin(CallSite site) noexcept override {
     memory_.reset(new (std::nothrow) std::byte[bytes_]);
     if (memory_) return Memory{nullptr, memory_.get(), bytes_};
-    return Failure(ErrorCode::out_of_memory,
-                   "the host could not allocate {requested} for a staged copy. Free host memory.",
-                   site)
-        .with_bytes("requested", bytes_);
+    return no_host_memory(bytes_, "a staged copy", site);
   }
   [[nodiscard]] bool try_end() noexcept override {
     memory_.reset();
@@ -65,7 +63,7 @@ Result<StorageHandle> StagedTransfer::try_make_chunk() noexcept {
     }
   }
   std::unique_ptr<StorageOrigin> heap(new (std::nothrow) HeapMemory(size_));
-  if (!heap) return Failure(ErrorCode::out_of_memory, nullptr, site_);
+  if (!heap) return no_host_memory("a staged copy", site_);
   Result<StorageHandle> chunk = Storage::try_make(to_.device(), size_, StorageKind::host,
                                                   std::move(heap), options_for_chunk(site_));
   if (!chunk) return chunk;

@@ -15,7 +15,7 @@
 #include "buffer/host_accesses.hpp"
 #include "buffer/written_ranges.hpp"
 #include "tern/detail/buffer/storage.hpp"
-#include "tern/detail/buffer/use_record.hpp"
+#include "tern/detail/core/mutex.hpp"
 
 namespace tern {
 

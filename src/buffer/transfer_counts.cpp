@@ -1,7 +1,8 @@
-// Lock-free counters of copies, and the rules of TransferGates.
+// Lock-free counters of copies, the rules of TransferGates, and the functions that read both.
 
 #include "buffer/transfer_counts.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -45,7 +46,7 @@ constinit thread_local TransferRule* rule_in_force = nullptr;
 
 struct Violations {
   std::mutex mutex;
-  TransferViolations counts;  // guarded by mutex
+  TransferGateStatistics counts;  // guarded by mutex
 };
 constinit Violations violations;
 
@@ -139,7 +140,6 @@ void note(TransferCount TransferRule::*count, std::size_t bytes) noexcept {
 }  // namespace
 
 TransferRule* transfer_rule() noexcept { return rule_in_force; }
-void put_rule(TransferRule* rule) noexcept { rule_in_force = rule; }
 
 Result<void> check_download(Tag tag, std::size_t bytes, CallSite site) noexcept {
   if (rule_in_force == nullptr || rule_in_force->mode != TransferRule::Mode::refuse) return {};
@@ -196,39 +196,54 @@ void count_transfer(const Storage& to, const Storage& from, std::size_t bytes,
                  to.tag(), bytes);
 }
 
-TransferCounts transfer_counts_of(Tag tag) noexcept {
+// --- The audit
+
+TransferCounts transfer_counts() noexcept {
+  TransferCounts counts;
+  for (std::size_t row = 0; row <= row_of_others; ++row) add_row(counts, row);
+  return counts;
+}
+
+TransferCounts transfer_counts(Tag tag) noexcept {
   TransferCounts counts;
   const std::optional<std::size_t> row = find_row(tag);
   if (row && *row != row_of_others) add_row(counts, *row);
   return counts;
 }
 
-TransferCounts transfer_counts_of_others() noexcept {
+std::vector<TaggedTransfers> transfer_counts_by_tag() {
+  std::vector<TaggedTransfers> all;
+  for (std::size_t row = 0; row < max_counted_tags; ++row) {
+    const std::uint32_t name = places[row].load(std::memory_order_acquire);
+    if (name == 0) continue;
+    TaggedTransfers& one = all.emplace_back();
+    one.tag = std::bit_cast<Tag>(static_cast<std::uint16_t>(name - 1));
+    add_row(one.counts, row);
+  }
+  return all;
+}
+
+TransferCounts transfer_counts_of_other_tags() noexcept {
   TransferCounts counts;
   add_row(counts, row_of_others);
   return counts;
 }
 
-TransferCounts transfer_counts_of_all() noexcept {
-  TransferCounts counts;
-  for (std::size_t row = 0; row <= row_of_others; ++row) add_row(counts, row);
-  return counts;
-}
-
-std::size_t list_counted_tags(std::span<Tag> tags) noexcept {
-  std::size_t count = 0;
-  for (const std::atomic<std::uint32_t>& place : places) {
-    const std::uint32_t name = place.load(std::memory_order_acquire);
-    if (name == 0) continue;
-    if (count < tags.size()) tags[count] = std::bit_cast<Tag>(static_cast<std::uint16_t>(name - 1));
-    ++count;
-  }
-  return count;
-}
-
-TransferViolations transfer_violations() noexcept {
+TransferGateStatistics transfer_gate_statistics() noexcept {
   const std::lock_guard lock(violations.mutex);
   return violations.counts;
 }
+
+TransferGate::TransferGate(Mode mode, CallSite site) noexcept {
+  rule_.outer = rule_in_force;
+  rule_.site = site;
+  rule_.mode = mode;
+  if (rule_.outer != nullptr && mode != Mode::allow) {
+    rule_.mode = std::max(mode, rule_.outer->mode);
+  }
+  rule_in_force = &rule_;
+}
+
+TransferGate::~TransferGate() { rule_in_force = rule_.outer; }
 
 }  // namespace tern

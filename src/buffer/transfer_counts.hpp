@@ -1,4 +1,5 @@
-// Counts copies and rejects copies to the host: the internal side of launch/transfer_audit.hpp.
+// Counts copies and rejects copies to the host: what copies call. Readers call
+// tern/buffer/transfer_audit.hpp, and one source implements both.
 //
 // Counting takes no lock and allocates nothing: threads are distributed over a few sets of
 // counters, and only a bounded number of tags have counters of their own. A reader adds up the
@@ -7,7 +8,6 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
 
 #include "tern/buffer/copy.hpp"
 #include "tern/buffer/transfer_audit.hpp"
@@ -20,8 +20,6 @@ namespace tern {
 
 /// Tags beyond this number share one counter.
 inline constexpr std::size_t max_counted_tags = 127;
-
-// --- Called by copies
 
 /// The innermost rule of this thread, or null.
 [[nodiscard]] TransferRule* transfer_rule() noexcept;
@@ -44,25 +42,5 @@ void count_transfer(TransferDirection direction, Tag tag, std::size_t bytes) noe
 /// Counts a copy by the route that it took.
 void count_transfer(const Storage& to, const Storage& from, std::size_t bytes,
                     CopyRoute route) noexcept;
-
-// --- Called by readers of the counters
-
-struct TransferViolations {
-  TransferCount refused = {};
-  TransferCount counted = {};
-  CallSite last = {};
-};
-
-/// Sets the innermost rule of this thread.
-void put_rule(TransferRule* rule) noexcept;
-[[nodiscard]] TransferCounts transfer_counts_of(Tag tag) noexcept;
-
-/// The sum of all tags without counters of their own.
-[[nodiscard]] TransferCounts transfer_counts_of_others() noexcept;
-[[nodiscard]] TransferCounts transfer_counts_of_all() noexcept;
-/// Copies the tags that have their own counters to `tags`. Returns their number, which may be
-/// larger.
-[[nodiscard]] std::size_t list_counted_tags(std::span<Tag> tags) noexcept;
-[[nodiscard]] TransferViolations transfer_violations() noexcept;
 
 }  // namespace tern

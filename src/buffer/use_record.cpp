@@ -27,27 +27,14 @@ bool must_wait(Access access, const UseRecord::Entry& earlier) noexcept {
 
 }  // namespace
 
-void SpinLock::lock_contended() noexcept {
-  do {
-    std::this_thread::yield();
-  } while (!try_lock());
-}
-
 bool MarkSet::try_add(Mark mark) noexcept {
-  Mark* const marks = more_ ? more_.get() : inline_;
-  for (std::size_t i = 0; i < count_; ++i) {
-    if (marks[i].stream != mark.stream) continue;
-    marks[i].sequence = std::max(marks[i].sequence, mark.sequence);
+  for (Mark& earlier : marks_) {
+    if (earlier.stream != mark.stream) continue;
+    earlier.sequence = std::max(earlier.sequence, mark.sequence);
     return true;
   }
-  if (count_ == capacity_) {
-    std::unique_ptr<Mark[]> larger(new (std::nothrow) Mark[2 * capacity_]);
-    if (!larger) return false;
-    std::copy_n(marks, count_, larger.get());
-    more_ = std::move(larger);
-    capacity_ *= 2;
-  }
-  std::construct_at((more_ ? more_.get() : inline_) + count_++, mark);
+  if (!marks_.try_reserve(marks_.size() + 1)) return false;
+  marks_.emplace_back(mark);
   return true;
 }
 
@@ -80,10 +67,7 @@ bool UseRecord::make_room() noexcept {
   if (count_ + begun_ < capacity_) return true;
   const std::uint32_t capacity = std::min(2 * (count_ + begun_ + 1), max_entries);
   if (count_ + begun_ >= capacity) return false;
-  std::unique_ptr<Entry[]> larger(new (std::nothrow) Entry[capacity]);
-  if (!larger) return false;
-  std::copy_n(data(), count_, larger.get());
-  more_ = std::move(larger);
+  if (!entries_.try_grow(count_, capacity)) return false;
   capacity_ = static_cast<std::uint16_t>(capacity);
   return true;
 }
@@ -331,7 +315,7 @@ void UseRecord::cancel(const Ticket& ticket) noexcept {
 Result<void> UseRecord::try_note(StreamRef stream, Mark mark, Access access) noexcept {
   if (!mark) return {};
   const std::lock_guard lock(mutex_);
-  if (!make_room()) return no_host_memory("the record of a buffer's uses", {});
+  if (!make_room()) return no_host_memory("the record of a buffer's uses");
   put(stream, mark.sequence, 0, is_write(access));
   return {};
 }
@@ -348,7 +332,7 @@ bool UseRecord::try_collect(Access access, MarkSet& earlier) const noexcept {
 
 Result<void> UseRecord::try_wait(Access access) const noexcept {
   MarkSet earlier;
-  if (!try_collect(access, earlier)) return no_host_memory("the record of a buffer's uses", {});
+  if (!try_collect(access, earlier)) return no_host_memory("the record of a buffer's uses");
   for (const Mark mark : earlier.all()) {
     if (Result<void> done = Device::try_wait(mark); !done) return done;
   }
@@ -357,7 +341,7 @@ Result<void> UseRecord::try_wait(Access access) const noexcept {
 
 Result<bool> UseRecord::try_is_ready(Access access) const noexcept {
   MarkSet earlier;
-  if (!try_collect(access, earlier)) return no_host_memory("the record of a buffer's uses", {});
+  if (!try_collect(access, earlier)) return no_host_memory("the record of a buffer's uses");
   Result<bool> ready = true;
   for (const Mark mark : earlier.all()) {
     const Result<bool> done = Device::try_is_done(mark);

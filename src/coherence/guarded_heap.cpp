@@ -57,11 +57,7 @@ Result<StorageOrigin::Memory> GuardedHeap::try_begin(CallSite site) noexcept {
   void* const address = mmap(nullptr, pages * page_bytes(), PROT_READ | PROT_WRITE,
                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) {
-    return Failure(ErrorCode::out_of_memory,
-                   "the host could not map {requested} for a guarded copy of a unified buffer. "
-                   "Free host memory.",
-                   site)
-        .with_bytes("requested", bytes_);
+    return no_host_memory(bytes_, "a guarded copy of a unified buffer", site);
   }
   try {
     now_.assign(pages, Allowed::everything);

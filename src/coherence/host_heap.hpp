@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "core/no_host_memory.hpp"
 #include "tern/detail/buffer/storage.hpp"
 #include "tern/detail/core/any_function.hpp"
 
@@ -22,11 +23,7 @@ class HostHeap final : public StorageOrigin {
   [[nodiscard]] Result<Memory> try_begin(CallSite site) noexcept override {
     address_ = ::operator new (bytes_, std::align_val_t{alignment}, std::nothrow);
     if (address_ != nullptr) return Memory{address_, address_, bytes_};
-    return Failure(ErrorCode::out_of_memory,
-                   "the host could not allocate {requested} for a copy of a unified buffer. Free "
-                   "host memory.",
-                   site)
-        .with_bytes("requested", bytes_);
+    return no_host_memory(bytes_, "a copy of a unified buffer", site);
   }
   [[nodiscard]] bool try_end() noexcept override {
     free();

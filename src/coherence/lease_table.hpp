@@ -24,6 +24,7 @@
 #include "tern/core/call_site.hpp"
 #include "tern/detail/buffer/storage.hpp"
 #include "tern/detail/buffer/use_record.hpp"
+#include "tern/detail/core/mutex.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern {

@@ -68,6 +68,7 @@
 #include "tern/detail/buffer/use_record.hpp"
 #include "tern/detail/coherence/raw_unified.hpp"
 #include "tern/detail/coherence/validity.hpp"
+#include "tern/detail/core/mutex.hpp"
 #include "tern/detail/launch/launch_memory.hpp"
 
 namespace tern {

@@ -1,7 +1,6 @@
 #include "tern/detail/coherence/validity.hpp"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
 namespace tern {
@@ -24,21 +23,17 @@ bool overlaps_any(std::span<const ByteRange> ranges, std::size_t begin, std::siz
 Validity::Validity(Validity&& other) noexcept { *this = std::move(other); }
 
 Validity& Validity::operator=(Validity&& other) noexcept {
+  if (this == &other) return *this;
   bytes_ = other.bytes_;
-  count_ = other.count_;
-  capacity_ = other.capacity_;
-  std::copy_n(other.inline_, inline_intervals, inline_);
-  more_ = std::move(other.more_);
-  other.count_ = 1;
-  other.capacity_ = inline_intervals;
-  other.inline_[0] = {};
+  intervals_ = std::move(other.intervals_);
+  other.intervals_.emplace_back();
   return *this;
 }
 
 std::size_t Validity::index_of(std::size_t offset) const noexcept {
   const Interval* const first = data();
   const Interval* const behind =
-      std::upper_bound(first, first + count_, offset,
+      std::upper_bound(first, first + size(), offset,
                        [](std::size_t at, const Interval& one) { return at < one.begin; });
   return static_cast<std::size_t>(behind - first) - 1;
 }
@@ -105,29 +100,21 @@ std::size_t Validity::plan(std::size_t begin, std::size_t end, unsigned place,
 
 bool Validity::make_room(std::size_t ranges) noexcept {
   // A change to one range splits at most two intervals, and so adds at most two.
-  const std::size_t needed = count_ + 2 * ranges;
-  if (needed <= capacity_) return true;
-  const std::size_t capacity = std::max(needed, 2 * capacity_);
-  std::unique_ptr<Interval[]> larger(new (std::nothrow) Interval[capacity]);
-  if (!larger) return false;
-  std::copy_n(data(), count_, larger.get());
-  more_ = std::move(larger);
-  capacity_ = capacity;
-  return true;
+  return intervals_.try_reserve(size() + 2 * ranges);
 }
 
 void Validity::insert(std::size_t index, Interval interval) noexcept {
+  intervals_.emplace_back();
   Interval* const all = data();
-  std::copy_backward(all + index, all + count_, all + count_ + 1);
+  std::copy_backward(all + index, intervals_.end() - 1, intervals_.end());
   all[index] = interval;
-  ++count_;
 }
 
 template <class Change>
 void Validity::change(std::size_t begin, std::size_t end, Change change) noexcept {
   if (begin >= end) return;
   Interval* const all = data();
-  if (count_ == 1 && begin == 0 && end == bytes_) {
+  if (is_uniform() && begin == 0 && end == bytes_) {
     all[0].valid = change(all[0].valid);
     return;
   }
@@ -141,13 +128,13 @@ void Validity::change(std::size_t begin, std::size_t end, Change change) noexcep
   for (std::size_t i = first; i <= last; ++i) all[i].valid = change(all[i].valid);
   // Merges neighbours that became equal. Only the changed intervals and their neighbours can be.
   std::size_t kept = first == 0 ? 0 : first - 1;
-  const std::size_t stop = std::min(last + 2, count_);
+  const std::size_t stop = std::min(last + 2, size());
   for (std::size_t i = kept + 1; i < stop; ++i) {
     if (all[i].valid != all[kept].valid) all[++kept] = all[i];
   }
   if (kept + 1 < stop) {
-    std::copy(all + stop, all + count_, all + kept + 1);
-    count_ -= stop - (kept + 1);
+    std::copy(all + stop, intervals_.end(), all + kept + 1);
+    intervals_.truncate(size() - (stop - (kept + 1)));
   }
 }
 
@@ -175,8 +162,8 @@ void Validity::forget(std::size_t begin, std::size_t end) noexcept {
 }
 
 Result<void> Validity::check(PlaceSet existing) const noexcept {
-  if (count_ == 0 || data()[0].begin != 0) return broken("it does not begin at 0", 0);
-  for (std::size_t i = 0; i < count_; ++i) {
+  if (size() == 0 || data()[0].begin != 0) return broken("it does not begin at 0", 0);
+  for (std::size_t i = 0; i < size(); ++i) {
     const Interval& one = data()[i];
     if (i > 0 && one.begin <= data()[i - 1].begin) return broken("it is out of order", one.begin);
     if (i > 0 && one.valid == data()[i - 1].valid) return broken("neighbours are alike", one.begin);

@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "core/no_host_memory.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern {
@@ -34,11 +35,7 @@ Result<Shape> Shape::try_make(std::size_t rank) noexcept {
   Shape shape;
   if (rank > inline_rank) {
     shape.heap_.reset(new (std::nothrow) std::size_t[rank]);
-    if (!shape.heap_) {
-      return Failure(ErrorCode::out_of_memory,
-                     "the host could not allocate {requested} for a shape. Free host memory.")
-          .with_bytes("requested", rank * sizeof(std::size_t));
-    }
+    if (!shape.heap_) return no_host_memory(rank * sizeof(std::size_t), "a shape");
   }
   shape.rank_ = rank;
   return shape;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <new>
 
+#include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
 #include "device/request_checks.hpp"
 #include "tern/core/bytes.hpp"
@@ -75,9 +76,7 @@ Device::Device(std::unique_ptr<Backend> backend) {
   } catch (const Error&) {
     throw;
   } catch (const std::bad_alloc&) {
-    raise(Failure(ErrorCode::out_of_memory,
-                  "the host could not allocate {requested} for a device. Free host memory.")
-              .with_bytes("requested", sizeof(DeviceState)));
+    raise(no_host_memory(sizeof(DeviceState), "a device"));
   }
 }
 

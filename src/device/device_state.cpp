@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/no_host_memory.hpp"
 #include "core/text.hpp"
 
 namespace tern {
@@ -240,9 +241,7 @@ Result<DeviceState::FreeSlot> DeviceState::find_slot() noexcept {
   try {
     stream = free_slot(slot);
   } catch (const std::bad_alloc&) {
-    return Failure(ErrorCode::out_of_memory,
-                   "the host could not allocate {requested} for a stream. Free host memory.")
-        .with_bytes("requested", sizeof(StreamState));
+    return no_host_memory(sizeof(StreamState), "a stream");
   }
   if (stream == nullptr || next_number_ >> StreamId::number_bits != 0) {
     return Failure(ErrorCode::capacity,
@@ -427,7 +426,7 @@ Result<NativeEvent> DeviceState::lend_event() noexcept {
     lent_events_.push_back(*event);
   } catch (const std::bad_alloc&) {
     give_event(*event);
-    return Failure(ErrorCode::out_of_memory);
+    return no_host_memory("the record of an event");
   }
   return event;
 }

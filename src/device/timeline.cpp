@@ -8,6 +8,7 @@
 #include <new>
 #include <utility>
 
+#include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
 #include "tern/device/event.hpp"
 
@@ -164,9 +165,7 @@ Result<void> Timeline::try_set(StreamRef stream, std::uint64_t value,
     flag = std::make_shared<std::atomic<bool>>(false);
     signal = std::make_unique<Signal>(device, state_, value, flag);
   } catch (const std::bad_alloc&) {
-    return Failure(ErrorCode::out_of_memory,
-                   "the host could not allocate {requested} for a signal. Free host memory.", site)
-        .with_bytes("requested", sizeof(Signal));
+    return no_host_memory(sizeof(Signal), "a signal", site);
   }
   // Register the signal first: it may be delivered before try_call() returns.
   device.add_in_flight_object(*signal);

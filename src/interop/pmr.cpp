@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/no_host_memory.hpp"
+
 namespace tern {
 
 /// Maps addresses to blocks, for all adapters of one resource.
@@ -80,12 +82,6 @@ AllBlocks& all_blocks() {
   return instance;
 }
 
-Failure no_host_memory(const char* what) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate memory to track {what}. Free host memory.")
-      .with("what", what);
-}
-
 ResourceHandle checked(ResourceHandle resource) {
   if (!resource) {
     raise(Failure(ErrorCode::invalid_argument,
@@ -152,7 +148,7 @@ void* PmrAdapter::do_allocate(std::size_t bytes, std::size_t alignment) {
     blocks_->add(block, bytes);
   } catch (const std::bad_alloc&) {
     resource_->deallocate(block, {}, site_);
-    raise(no_host_memory("a block").with_bytes("requested", bytes).at(site_));
+    raise(no_host_memory("the record of a block", site_).with_bytes("requested", bytes));
   }
   return block.address;
 }

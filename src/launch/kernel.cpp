@@ -12,9 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
 #include "launch/moved_arguments.hpp"
 #include "tern/detail/buffer/use_record.hpp"
+#include "tern/detail/core/inline_vector.hpp"
 #include "tern/launch/use_scope.hpp"
 
 namespace tern {
@@ -81,26 +83,6 @@ void end(KernelState* state) noexcept {
   const std::unique_ptr<KernelState> gone(state);
   gone->device.unload_kernel(gone->native);
 }
-
-/// An array with inline storage whose elements are constructed one by one: a launch usually has few
-/// arguments, and unused capacity costs nothing.
-template <class T>
-class Few {
- public:
-  Few() noexcept {}
-  ~Few() { std::destroy_n(items_, count_); }
-  Few(const Few&) = delete;
-  Few& operator=(const Few&) = delete;
-
-  T& add(T item) noexcept { return *std::construct_at(items_ + count_++, std::move(item)); }
-  [[nodiscard]] std::span<T> all() noexcept { return {items_, count_}; }
-
- private:
-  union {
-    T items_[Kernel::max_arguments];  // the first count_ elements are alive
-  };
-  std::size_t count_ = 0;
-};
 
 Failure no_kernel(CallSite site) noexcept {
   return Failure(
@@ -421,9 +403,7 @@ Result<Kernel> Kernel::try_declare(const Device& device, const KernelSource& sou
     }
     return Kernel(state);
   } catch (const std::bad_alloc&) {
-    return Failure(ErrorCode::out_of_memory,
-                   "the host could not allocate {requested} for a kernel. Free host memory.", site)
-        .with_bytes("requested", sizeof(KernelState) + source.entry.size());
+    return no_host_memory(sizeof(KernelState) + source.entry.size(), "a kernel", site);
   }
 }
 
@@ -497,24 +477,24 @@ Result<Mark> Kernel::try_launch_with(LaunchStream on, const LaunchExtent& extent
     const Result<void> right = check_memory(kernel, arguments, true, site);
     return right ? begun.failure() : right.failure();
   }
-  Few<void*> addresses;
-  Few<KernelArgument> packed;
+  // Both never grow: check_arguments() bounds the number of arguments.
+  InlineVector<void*, Kernel::max_arguments> addresses;
+  InlineVector<KernelArgument, Kernel::max_arguments> packed;
   std::size_t used = 0;
   for (const LaunchArgument& argument : arguments) {
     if (!argument.is_memory()) {
-      packed.add({argument.value(), argument.type().bytes});
+      packed.emplace_back(KernelArgument{argument.value(), argument.type().bytes});
       continue;
     }
     void* const address = uses.pointer(used++);
-    packed.add(
-        {&addresses.add(address), sizeof(void*), address, argument.bytes(), argument.access()});
+    packed.emplace_back(KernelArgument{&addresses.emplace_back(address), sizeof(void*), address,
+                                       argument.bytes(), argument.access()});
   }
   if (Result<void> noted = kernel.try_note_launch(stream, site); !noted) {
     uses.cancel();
     return noted.failure();
   }
-  if (Result<void> launched = stream.try_launch(kernel.native, *size, packed.all(), site);
-      !launched) {
+  if (Result<void> launched = stream.try_launch(kernel.native, *size, packed, site); !launched) {
     uses.cancel();
     return launched.failure();
   }

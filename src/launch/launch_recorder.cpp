@@ -194,7 +194,7 @@ Result<void> LaunchRecorder::check_readiness() const noexcept {
   if (options_.tracking == Tracking::permissive) return {};
   for (std::size_t i = 0; i < places_.size(); ++i) {
     if (!places_[i].is_in_scope) continue;
-    const UseScope::Use& use = scope_.at(places_[i].index);
+    const UseScope::Use& use = scope_.uses_[places_[i].index];
     if (use.storage == nullptr || use.storage->is_readiness_known()) continue;
     return unstated(i, *use.storage, use.site);
   }

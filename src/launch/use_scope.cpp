@@ -1,8 +1,6 @@
 #include "tern/launch/use_scope.hpp"
 
 #include <functional>
-#include <memory>
-#include <new>
 
 #include "buffer/copy_route.hpp"
 #include "buffer/stream_order.hpp"
@@ -21,47 +19,27 @@ Failure misuse(StreamRef stream, const char* why, CallSite site) noexcept {
 
 }  // namespace
 
-std::span<UseScope::Use> UseScope::uses() noexcept { return {data(), count_}; }
-
-UseScope::~UseScope() {
-  finish(Outcome::submitted);
-  std::destroy_n(data(), count_);
-  ::operator delete(more_);
-}
-
-bool UseScope::make_room() noexcept {
-  if (count_ < capacity_) return true;
-  void* const memory = ::operator new (2 * std::size_t{capacity_} * sizeof(Use), std::nothrow);
-  if (memory == nullptr) return false;
-  Use* const larger = static_cast<Use*>(memory);
-  std::uninitialized_move_n(data(), count_, larger);
-  std::destroy_n(data(), count_);
-  ::operator delete(more_);
-  more_ = larger;
-  capacity_ *= 2;
-  return true;
-}
+UseScope::~UseScope() { finish(Outcome::submitted); }
 
 Result<std::size_t> UseScope::try_put(Storage* storage, std::size_t offset, std::size_t bytes,
                                       Access access, const CallSite& site) noexcept {
   if (phase_ != Phase::open)
     return misuse(stream_, "the uses have begun. Add uses before begin", site);
-  if (!make_room()) return no_host_memory("a list of uses", site);
-  const std::uint32_t index = count_;
-  Use* const all = data();
-  Use& use = *std::construct_at(all + index);
+  if (!uses_.try_reserve(size() + 1)) return no_host_memory("a list of uses", site);
+  const auto index = static_cast<std::uint32_t>(size());
+  Use& use = uses_.emplace_back();
   use.offset = offset;
   use.bytes = bytes;
   use.site = site;
   use.first = index;
   use.access = use.merged = access;
-  ++count_;
   if (bytes == 0) return std::size_t{index};
   // Requested now, so that requests for several storages come together: a use cannot prefetch the
   // next storage while it holds the lock of the one before.
   __builtin_prefetch(storage, 1);
   __builtin_prefetch(reinterpret_cast<const std::byte*>(storage) + 64, 1);
   use.storage = storage;
+  Use* const all = uses_.data();
   for (std::uint32_t i = 0; i < index; ++i) {
     if (all[i].storage != storage) continue;
     use.first = i;
@@ -74,7 +52,7 @@ Result<std::size_t> UseScope::try_put(Storage* storage, std::size_t offset, std:
 Result<std::size_t> UseScope::try_add(const StorageHandle& storage, std::size_t offset,
                                       std::size_t bytes, Access access, CallSite site) noexcept {
   const Result<std::size_t> index = try_put(storage.get(), offset, bytes, access, site);
-  if (index && bytes != 0) data()[*index].owner = storage;
+  if (index && bytes != 0) uses_[*index].owner = storage;
   return index;
 }
 
@@ -82,7 +60,7 @@ Result<std::size_t> UseScope::try_add_brought(Storage* storage, std::size_t offs
                                               std::size_t bytes, Access access,
                                               CallSite site) noexcept {
   const Result<std::size_t> index = try_put(storage, offset, bytes, access, site);
-  if (index) data()[*index].is_brought = true;
+  if (index) uses_[*index].is_brought = true;
   return index;
 }
 
@@ -96,7 +74,7 @@ Result<void> UseScope::check(CallSite site) noexcept {
   // All memory of one resource has the same device and accessibility, so checking its first storage
   // is enough.
   const Resource* known = nullptr;
-  for (const Use& use : uses()) {
+  for (const Use& use : uses_) {
     if (!use.storage) continue;
     Storage& storage = *use.storage;
     if (use.is_brought) {
@@ -124,13 +102,13 @@ Result<void> UseScope::check(CallSite site) noexcept {
 
 Result<void> UseScope::try_begin(CallSite site) noexcept {
   if (Result<void> sound = check(site); !sound) return sound;
-  for (const Use& use : uses()) {
+  for (const Use& use : uses_) {
     if (!use.storage || use.storage->is_allocated()) continue;
     if (Result<void> there = use.storage->try_ensure(stream_, site); !there) return there;
   }
   MarkSet waits;
-  for (std::uint32_t i = 0; i < count_; ++i) {
-    Use& use = data()[i];
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    Use& use = uses_[i];
     if (!use.storage || use.first != i) continue;
     const Result<UseRecord::Ticket> ticket =
         use.storage->uses().try_begin(stream_, use.merged, waits, UseRecord::Turn::if_free, site);
@@ -149,16 +127,16 @@ Result<void> UseScope::try_begin(CallSite site) noexcept {
   // Queue one wait per stream, however many storages it has used.
   for (const Mark mark : waits.all()) {
     if (Result<void> queued = order_behind(stream_, mark, site); !queued) {
-      cancel_first(count_);
+      cancel_first(size());
       return queued;
     }
   }
-  for (const Use& use : uses()) {
+  for (const Use& use : uses_) {
     if (!use.storage || !use.is_brought) continue;
     if (Result<void> noted =
             note_foreign_use(*use.storage, stream_, use.access, use.offset, use.bytes, use.site);
         !noted) {
-      cancel_first(count_);
+      cancel_first(size());
       return noted;
     }
   }
@@ -168,13 +146,13 @@ Result<void> UseScope::try_begin(CallSite site) noexcept {
 }
 
 Result<void> UseScope::try_begin_in_order(MarkSet& waits, CallSite site) noexcept {
-  for (Use& use : uses()) use.ticket = {};
+  for (Use& use : uses_) use.ticket = {};
   const std::less<Storage*> comes_before;
   Storage* last = nullptr;
   for (;;) {
     Use* next = nullptr;
-    for (std::uint32_t i = 0; i < count_; ++i) {
-      Use& use = data()[i];
+    for (std::uint32_t i = 0; i < size(); ++i) {
+      Use& use = uses_[i];
       if (!use.storage || use.first != i || (last && !comes_before(last, use.storage))) continue;
       if (next == nullptr || comes_before(use.storage, next->storage)) next = &use;
     }
@@ -182,7 +160,7 @@ Result<void> UseScope::try_begin_in_order(MarkSet& waits, CallSite site) noexcep
     const Result<UseRecord::Ticket> ticket =
         next->storage->uses().try_begin(stream_, next->merged, waits, UseRecord::Turn::wait, site);
     if (!ticket) {
-      for (Use& use : uses()) {
+      for (Use& use : uses_) {
         if (use.ticket.has_turn()) use.storage->uses().cancel(use.ticket);
       }
       return ticket.failure();
@@ -194,13 +172,13 @@ Result<void> UseScope::try_begin_in_order(MarkSet& waits, CallSite site) noexcep
 
 void UseScope::cancel_first(std::size_t count) noexcept {
   for (std::uint32_t i = 0; i < count; ++i) {
-    Use& use = data()[i];
+    Use& use = uses_[i];
     if (use.storage && use.first == i) use.storage->uses().cancel(use.ticket);
   }
 }
 
 void UseScope::reopen() noexcept {
-  cancel_first(count_);
+  cancel_first(size());
   phase_ = Phase::open;
 }
 
@@ -208,13 +186,13 @@ void UseScope::finish(Outcome outcome) noexcept {
   if (phase_ != Phase::begun) return;
   phase_ = Phase::over;
   if (outcome == Outcome::nothing) {
-    cancel_first(count_);
-    for (Use& use : uses()) use.owner = {};
+    cancel_first(size());
+    for (Use& use : uses_) use.owner = {};
     return;
   }
   const Mark mark = last_mark(stream_);
-  for (std::uint32_t i = 0; i < count_; ++i) {
-    Use& use = data()[i];
+  for (std::uint32_t i = 0; i < size(); ++i) {
+    Use& use = uses_[i];
     if (!use.storage) continue;
     if (use.first == i) use.storage->uses().end(use.ticket, stream_, mark, use.merged);
     if (outcome == Outcome::submitted && is_write(use.access)) {

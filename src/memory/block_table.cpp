@@ -8,6 +8,7 @@
 #include <new>
 #include <vector>
 
+#include "core/no_host_memory.hpp"
 #include "tern/device/device.hpp"
 
 namespace tern {
@@ -67,12 +68,6 @@ void free_place(Table& all, Generation generation) noexcept {
   if (generation.count() < Row::last_count) all.free_slots.push_back(generation.slot());
 }
 
-Failure no_host_memory() noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} to track a block. Free host memory.")
-      .with_bytes("requested", sizeof(Row) * places_per_chunk);
-}
-
 /// Frees the places of retired blocks whose streams have passed the free. The device is queried
 /// without the lock, so the place is checked again afterwards: another thread may have freed it.
 void reap(Table& all) noexcept {
@@ -114,7 +109,7 @@ Result<void> grow(Table& all) noexcept {
     place_chunks[all.chunk_count++].store(chunk, std::memory_order_release);
     return {};
   } catch (const std::bad_alloc&) {
-    return no_host_memory();
+    return no_host_memory(sizeof(Row) * places_per_chunk, "the records of blocks");
   }
 }
 

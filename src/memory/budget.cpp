@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "core/no_host_memory.hpp"
 #include "memory/pending_frees.hpp"
 #include "tern/device/device.hpp"
 
@@ -21,13 +22,6 @@ void raise_to(std::atomic<std::size_t>& peak, std::size_t bytes) noexcept {
 
 std::string path_of(const BudgetHandle& parent, std::string_view name) {
   return parent ? parent->path() + '/' + std::string(name) : std::string(name);
-}
-
-Failure no_host_memory(std::size_t bytes) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} for the records of a budget. Free host "
-                 "memory.")
-      .with_bytes("requested", bytes);
 }
 
 void check_device(std::string_view name, DeviceId own, DeviceId other) {
@@ -80,7 +74,7 @@ BudgetHandle Budget::make(std::string_view name, BudgetLimit limit, const Budget
   try {
     return BudgetHandle(new Budget(name, limit, options, device));
   } catch (const std::bad_alloc&) {
-    raise(no_host_memory(sizeof(Budget)));
+    raise(no_host_memory(sizeof(Budget), "the records of a budget"));
   }
 }
 
@@ -266,7 +260,9 @@ void Budget::remove_pending(std::size_t bytes) noexcept {
 
 Result<void> Budget::prepare(Tag tag) noexcept {
   for (Budget* level = this; level != nullptr; level = level->parent_.get()) {
-    if (!level->prepare_here(tag)) return no_host_memory(sizeof(TagPage));
+    if (!level->prepare_here(tag)) {
+      return no_host_memory(sizeof(TagPage), "the records of a budget");
+    }
   }
   return {};
 }

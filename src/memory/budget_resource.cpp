@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "core/no_host_memory.hpp"
 #include "memory/pending_frees.hpp"
 
 namespace tern {
@@ -14,14 +15,6 @@ namespace {
 
 /// Passes over all pending frees before a request at the limit fails.
 constexpr int max_rounds = 2;
-
-Failure no_host_memory(CallSite site) noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} to track a block. Free host "
-                 "memory.",
-                 site)
-      .with_bytes("requested", sizeof(BlockCharge));
-}
 
 Failure twice_freed(const Block& block, CallSite site) noexcept {
   return Failure(ErrorCode::use_after_free,
@@ -89,7 +82,7 @@ Result<Block> BudgetResource::try_allocate(const Request& request) noexcept {
     // Allocate all host memory that the block needs until its charge ends. If there is none,
     // nothing has to be undone, and freeing never allocates.
     Record record(new (std::nothrow) BlockCharge);
-    if (!record) return no_host_memory(request.site);
+    if (!record) return no_host_memory(sizeof(BlockCharge), "the record of a block", request.site);
     if (Result<void> prepared = budget_->prepare(request.tag); !prepared) {
       return Failure(prepared.failure()).at(request.site);
     }
@@ -305,7 +298,7 @@ Result<void> BudgetResource::free_inherited(const Block& block, StreamRef stream
   // The block is not in the table: either the upstream allocated it before this wrapper was made,
   // or the free is a mistake. The upstream can tell.
   Record record(new (std::nothrow) BlockCharge);
-  if (!record) return no_host_memory(site);
+  if (!record) return no_host_memory(sizeof(BlockCharge), "the record of a block", site);
   {
     const std::lock_guard lock(inherited_mutex_);
     record->bytes = std::min(inherited_.bytes_, block.bytes);

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
 #include "memory/block_table.hpp"
 #include "tern/core/bytes.hpp"
@@ -179,11 +180,7 @@ Result<std::optional<std::size_t>> GuardResource::first_other(const std::byte* b
   if (!traits().is_host_accessible) {
     copy.reset(new (std::nothrow) std::byte[std::min(bytes, look_bytes)]);
     if (!copy) {
-      return Failure(ErrorCode::out_of_memory,
-                     "the host could not allocate {requested} to check a guarded block. Free host "
-                     "memory.",
-                     site)
-          .with_bytes("requested", std::min(bytes, look_bytes));
+      return no_host_memory(std::min(bytes, look_bytes), "the check of a guarded block", site);
     }
   }
   // `copy` must not be freed while the stream may still write to it, even if the driver reports
@@ -254,7 +251,10 @@ Result<Block> GuardResource::try_allocate(const Request& request) noexcept {
   const std::size_t front = std::max({band_bytes, request.alignment, traits().alignment});
   const std::optional<std::size_t> all = checked_add(request.bytes, front + band_bytes);
   std::unique_ptr<Guarded> guarded(new (std::nothrow) Guarded);
-  if (!all || *all > max_request_bytes || !guarded) {
+  if (!guarded) {
+    return refuse(no_host_memory(sizeof(Guarded), "the record of a block", request.site));
+  }
+  if (!all || *all > max_request_bytes) {
     return refuse(Failure(ErrorCode::out_of_memory,
                           "{requested} plus {bands} of guard bands exceed the largest possible "
                           "size. Ask for less, or do without the guard.",

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/file_limit_signal.hpp"
+#include "core/no_host_memory.hpp"
 #include "core/process.hpp"
 #include "core/text.hpp"
 #include "tern/core/version.hpp"
@@ -41,11 +42,6 @@ Failure file_failure(const std::string& path, const char* call, int code) noexce
       .with("os_code", static_cast<std::uint64_t>(code))
       .with("why", why)
       .with("path", path);
-}
-
-Failure no_memory() noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate memory to write a trace. Free host memory.");
 }
 
 struct StringHash {
@@ -347,7 +343,7 @@ void TraceWriter::write_finding(const Finding& finding) noexcept {
 Result<void> TraceWriter::flush() noexcept {
   State& state = *state_;
   if (!state.is_silent() && !state.is_closed && !state.attempt([&] { state.flush_chunk(); })) {
-    return no_memory();
+    return no_host_memory("a trace");
   }
   return state.status();
 }
@@ -364,7 +360,7 @@ Result<void> TraceWriter::close() noexcept {
     put_varint(end, state.strings.size());
     state.put_chunk(chunk_end, end);
   });
-  if (!is_ended && !state.failure) state.failure = no_memory();
+  if (!is_ended && !state.failure) state.failure = no_host_memory("a trace");
   state.is_closed = true;
   if (state.file >= 0) {
     // Some file systems report a full disk only at close.

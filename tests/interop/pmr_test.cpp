@@ -230,7 +230,7 @@ TEST(PmrAdapter, GivesABlockBackThatItCannotRecord) {
   }
   ASSERT_NE(address, nullptr);
   ASSERT_TRUE(failure);
-  EXPECT_EQ(failure->string("what"), "a block");
+  EXPECT_EQ(failure->string("what"), "the record of a block");
   EXPECT_GT(resource->statistics().frees, frees);
   EXPECT_EQ(resource->statistics().live_blocks, 1u);
   adapter.deallocate(address, 64);

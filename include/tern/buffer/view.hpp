@@ -12,7 +12,12 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "tern/detail/core/host_device.hpp"
+/// Marks functions that kernels may call as well as the host.
+#if defined(__CUDACC__)
+#define TERN_HOST_DEVICE __host__ __device__
+#else
+#define TERN_HOST_DEVICE
+#endif
 
 namespace tern {
 

@@ -27,8 +27,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <span>
 
 #include "tern/buffer/array.hpp"
 #include "tern/buffer/buffer.hpp"
@@ -37,6 +35,7 @@
 #include "tern/core/result.hpp"
 #include "tern/detail/buffer/storage.hpp"
 #include "tern/detail/buffer/use_record.hpp"
+#include "tern/detail/core/inline_vector.hpp"
 #include "tern/detail/core/visibility.hpp"
 #include "tern/device/stream.hpp"
 
@@ -55,7 +54,7 @@ class TERN_EXPORT UseScope {
 
   [[nodiscard]] StreamRef stream() const noexcept { return stream_; }
   /// Returns the number of uses that were added.
-  [[nodiscard]] std::size_t size() const noexcept { return count_; }
+  [[nodiscard]] std::size_t size() const noexcept { return uses_.size(); }
   /// Returns whether the scope has begun, and was neither ended nor cancelled.
   [[nodiscard]] bool has_begun() const noexcept { return phase_ == Phase::begun; }
 
@@ -112,8 +111,8 @@ class TERN_EXPORT UseScope {
   /// Returns the address of the first byte of a use, for work on the stream. Returns null before
   /// begin(), after end(), and for a use without bytes.
   [[nodiscard]] void* pointer(std::size_t index) const noexcept {
-    if (phase_ != Phase::begun || index >= count_) return nullptr;
-    const Use& use = at(index);
+    if (phase_ != Phase::begun || index >= size()) return nullptr;
+    const Use& use = uses_[index];
     if (use.storage == nullptr) return nullptr;
     return (use.is_brought ? brought_address(use) : use.storage->first_byte()) + use.offset;
   }
@@ -142,12 +141,6 @@ class TERN_EXPORT UseScope {
     bool is_brought = false;
   };
 
-  [[nodiscard]] std::span<Use> uses() noexcept;
-  [[nodiscard]] const Use& at(std::size_t index) const noexcept {
-    return (more_ != nullptr ? more_ : inline_)[index];
-  }
-  [[nodiscard]] Use* data() noexcept { return more_ != nullptr ? more_ : inline_; }
-  [[nodiscard]] bool make_room() noexcept;
   [[nodiscard]] Result<std::size_t> try_put(Storage* storage, std::size_t offset, std::size_t bytes,
                                             Access access, const CallSite& site) noexcept;
   [[nodiscard]] Result<void> check(CallSite site) noexcept;
@@ -163,15 +156,8 @@ class TERN_EXPORT UseScope {
   void finish(Outcome outcome) noexcept;
 
   StreamRef stream_;
-  std::uint32_t count_ = 0;
-  std::uint32_t capacity_ = inline_uses;
   Phase phase_ = Phase::open;
-  /// Owned. Has room for capacity_ uses, of which the first count_ are constructed.
-  Use* more_ = nullptr;
-  union {
-    /// The first count_ are constructed, unless more_ is set.
-    Use inline_[inline_uses];
-  };
+  InlineVector<Use, inline_uses> uses_;
 };
 
 }  // namespace tern

@@ -13,8 +13,8 @@
 #include "backends/cuda/cuda_peers.hpp"
 #include "backends/cuda/cuda_streams.hpp"
 #include "backends/cuda/suballocation_notes.hpp"
-#include "backends/no_memory.hpp"
 #include "core/memory_tool.hpp"
+#include "core/no_host_memory.hpp"
 #include "core/spans_in_flight.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -445,7 +445,7 @@ Result<std::unique_ptr<Backend>> open_backend(const Driver& driver,
     return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(
         *std::move(context), *std::move(info), std::move(staging), std::move(notes)));
   } catch (const std::bad_alloc&) {
-    return no_memory_for("a CUDA device", sizeof(CudaBackend));
+    return no_host_memory(sizeof(CudaBackend), "a CUDA device");
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "backends/cuda/staging.hpp"
 #include "core/memory_tool.hpp"
+#include "core/no_host_memory.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::cuda {
@@ -145,9 +146,7 @@ Result<void> CudaCopies::copy_by_host(CUstream stream, const Copy2D& copy, bool 
     }
     return queued;
   } catch (const std::bad_alloc&) {
-    return Failure(ErrorCode::out_of_memory,
-                   "the host could not allocate {requested} for a copy. Free host memory.")
-        .with_bytes("requested", sizeof(HostCopy));
+    return no_host_memory(sizeof(HostCopy), "a copy");
   }
 }
 

@@ -7,10 +7,10 @@
 #include <new>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "backends/cuda/nvrtc.hpp"
-#include "backends/no_memory.hpp"
+#include "core/no_host_memory.hpp"
+#include "tern/detail/core/inline_vector.hpp"
 
 namespace tern::cuda {
 namespace {
@@ -161,10 +161,10 @@ Result<NativeKernel> CudaKernels::load(const KernelSource& source) noexcept {
       return done.failure();
     }
     const NativeKernel native{kernels_.add(std::move(kernel))};
-    if (native.value == 0) return no_memory_for("a kernel", sizeof(Kernel));
+    if (native.value == 0) return no_host_memory(sizeof(Kernel), "a kernel");
     return native;
   } catch (const std::bad_alloc&) {
-    return no_memory_for("a kernel", source.image.size() + source.text.size());
+    return no_host_memory(source.image.size() + source.text.size(), "a kernel");
   }
 }
 
@@ -208,25 +208,17 @@ Result<void> CudaKernels::launch(CUstream stream, NativeKernel native, const Lau
                                  std::span<const KernelArgument> arguments) noexcept {
   const std::shared_ptr<const Kernel> kernel = kernels_.find(native.value);
   if (!kernel) return dead_kernel();
-  // Inline storage for the usual number of arguments.
-  std::array<void*, 64> few = {};
-  std::vector<void*> many;
-  void** values = few.data();
-  if (arguments.size() > few.size()) {
-    try {
-      many.resize(arguments.size());
-    } catch (const std::bad_alloc&) {
-      return no_memory_for("the arguments of a launch", arguments.size() * sizeof(void*));
-    }
-    values = many.data();
+  InlineVector<void*, 64> values;  // has room for the usual number of arguments
+  if (!values.try_reserve(arguments.size())) {
+    return no_host_memory(arguments.size() * sizeof(void*), "the arguments of a launch");
   }
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    values[i] = const_cast<void*>(arguments[i].value);
+  for (const KernelArgument& argument : arguments) {
+    values.emplace_back(const_cast<void*>(argument.value));
   }
   return context_.check(
       context_.cu().cuLaunchKernel(kernel->function, size.grid[0], size.grid[1], size.grid[2],
                                    size.block[0], size.block[1], size.block[2], size.shared_bytes,
-                                   stream, values, nullptr),
+                                   stream, values.data(), nullptr),
       "cuLaunchKernel");
 }
 

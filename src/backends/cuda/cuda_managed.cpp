@@ -7,6 +7,8 @@
 #include <new>
 #include <vector>
 
+#include "core/no_host_memory.hpp"
+
 namespace tern::cuda {
 namespace {
 
@@ -314,9 +316,7 @@ Result<ManagedInfo> CudaManaged::info(const void* address, std::size_t bytes) no
   }
   return info;
 } catch (const std::bad_alloc&) {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate memory for {what}. Free host memory.")
-      .with("what", "a query of managed memory");
+  return no_host_memory("a query of managed memory");
 }
 
 }  // namespace tern::cuda

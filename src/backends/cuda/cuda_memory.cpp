@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "core/no_host_memory.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::cuda {
@@ -16,13 +17,6 @@ std::uintptr_t number(const void* address) noexcept {
   return reinterpret_cast<std::uintptr_t>(address);
 }
 void* pointer(std::uintptr_t address) noexcept { return reinterpret_cast<void*>(address); }
-
-Failure no_memory_for_ledger() noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} to track a block of the device. Free "
-                 "host memory.")
-      .with_bytes("requested", 64);
-}
 
 /// Returns the size to allocate so that an aligned address fits.
 std::size_t padded(std::size_t bytes, std::size_t alignment) noexcept {
@@ -56,7 +50,7 @@ Result<void> CudaMemory::add(std::uintptr_t address, const Block& block) {
     blocks_[address] = block;
     return {};
   } catch (const std::bad_alloc&) {
-    return no_memory_for_ledger();
+    return no_host_memory(sizeof(Block), "the record of a block of the device");
   }
 }
 

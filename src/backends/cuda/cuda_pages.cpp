@@ -4,6 +4,8 @@
 #include <iterator>
 #include <new>
 
+#include "core/no_host_memory.hpp"
+
 namespace tern::cuda {
 namespace {
 
@@ -22,13 +24,6 @@ Failure unknown_pages() noexcept {
   return Failure(ErrorCode::use_after_free,
                  "the pages were released, or were created on another device. Keep the handle "
                  "until the pages are mapped for the last time.");
-}
-
-Failure no_memory_for_ledger() noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate {requested} to track pages of the device. Free host "
-                 "memory.")
-      .with_bytes("requested", 64);
 }
 
 CUmemAllocationProp properties_of(const Context& context) noexcept {
@@ -94,7 +89,7 @@ Result<void*> CudaPages::reserve(std::size_t bytes) {
     reservations_.emplace(address, bytes);
   } catch (const std::bad_alloc&) {
     static_cast<void>(context_.cu().cuMemAddressFree(address, bytes));
-    return no_memory_for_ledger();
+    return no_host_memory("the record of pages of the device");
   }
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
 }
@@ -151,7 +146,7 @@ Result<NativePages> CudaPages::create(std::size_t bytes) {
     pages_.emplace(last_number_ + 1, Pages{handle, bytes});
   } catch (const std::bad_alloc&) {
     static_cast<void>(context_.cu().cuMemRelease(handle));
-    return no_memory_for_ledger();
+    return no_host_memory("the record of pages of the device");
   }
   return NativePages{++last_number_};
 }
@@ -213,7 +208,7 @@ Result<void> CudaPages::map(void* address, NativePages pages) {
     if (!done) mappings_.erase(added);
     return done;
   } catch (const std::bad_alloc&) {
-    return no_memory_for_ledger();
+    return no_host_memory("the record of pages of the device");
   }
 }
 
@@ -265,7 +260,7 @@ Result<void> CudaPages::set_access(void* address, std::size_t bytes, PageAccess 
   try {
     if (users_.empty()) users_.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, context_.device()}});
   } catch (const std::bad_alloc&) {
-    return no_memory_for_ledger();
+    return no_host_memory("the record of pages of the device");
   }
   if (Result<void> done = grant(number(address), bytes, access, users_); !done) return done;
   for (auto mapping = first; mapping != last; ++mapping) mapping->second.access = access;
@@ -292,7 +287,7 @@ Result<void> CudaPages::let_in(CUdevice peer) {
     if (users_.empty()) users_.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, context_.device()}});
     users_.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, peer}});
   } catch (const std::bad_alloc&) {
-    return no_memory_for_ledger();
+    return no_host_memory("the record of pages of the device");
   }
   const std::span<CUmemAccessDesc> newest(&users_.back(), 1);
   for (auto mapping = mappings_.begin(); mapping != mappings_.end(); ++mapping) {

@@ -6,7 +6,7 @@
 #include <new>
 #include <utility>
 
-#include "backends/no_memory.hpp"
+#include "core/no_host_memory.hpp"
 
 namespace tern::cuda {
 namespace {
@@ -63,7 +63,7 @@ Result<NativeStream> CudaStreams::create(const StreamOptions& options) {
     streams_.push_back({native, false});
   } catch (const std::bad_alloc&) {
     static_cast<void>(context_.cu().cuStreamDestroy(stream));
-    return no_memory_for("a stream", sizeof(Entry));
+    return no_host_memory(sizeof(Entry), "a stream");
   }
   return native;
 }
@@ -109,7 +109,7 @@ Result<BorrowedStream> CudaStreams::borrow(NativeStream handle) {
     streams_.push_back({borrowed.native, true});
     static_cast<void>(own.release());
   } catch (const std::bad_alloc&) {
-    return no_memory_for("a borrowed stream", sizeof(Entry));
+    return no_host_memory(sizeof(Entry), "a borrowed stream");
   }
   return borrowed;
 }
@@ -298,7 +298,7 @@ Result<void> CudaStreams::synchronize_all() noexcept {
       left.push_back(orphan.end);
     }
   } catch (const std::bad_alloc&) {
-    return no_memory_for("synchronisation", sizeof(Entry));
+    return no_host_memory(sizeof(Entry), "synchronisation");
   }
   Result<void> finished = finish(events);
   for (const CUevent end : left) {

@@ -15,8 +15,8 @@
 #include "backends/host/machine.hpp"
 #include "backends/host/worker_team.hpp"
 #include "backends/managed_range.hpp"
-#include "backends/no_memory.hpp"
 #include "core/memory_tool.hpp"
+#include "core/no_host_memory.hpp"
 #include "core/spans_in_flight.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -131,7 +131,7 @@ class HostBackend final : public Backend {
       }
       for (const Position& end : ends) end.wait();
     } catch (const std::bad_alloc&) {
-      return no_memory_for("synchronisation", sizeof(Position));
+      return no_host_memory(sizeof(Position), "synchronisation");
     }
     return {};
   }
@@ -216,7 +216,7 @@ class HostBackend final : public Backend {
       if (options.blocking) blocking_streams_.fetch_add(1, std::memory_order_relaxed);
       return NativeStream{word(handle.release())};
     } catch (const std::bad_alloc&) {
-      return no_memory_for("a stream", sizeof(HostStream));
+      return no_host_memory(sizeof(HostStream), "a stream");
     }
   }
 
@@ -244,7 +244,7 @@ class HostBackend final : public Backend {
       if (options.timing) event->stamp = std::make_shared<TimeStamp>();
       return NativeEvent{word(event.release())};
     } catch (const std::bad_alloc&) {
-      return no_memory_for("an event", sizeof(HostEvent));
+      return no_host_memory(sizeof(HostEvent), "an event");
     }
   }
   void destroy_event(NativeEvent event) noexcept override { delete &target<HostEvent>(event); }
@@ -322,7 +322,7 @@ class HostBackend final : public Backend {
           .with("kernel", source.entry);
     }
     const NativeKernel kernel{kernels_.add({source.body, source.context})};
-    if (kernel.value == 0) return no_memory_for("a kernel", sizeof(HostKernel));
+    if (kernel.value == 0) return no_host_memory(sizeof(HostKernel), "a kernel");
     return kernel;
   }
   void unload_kernel(NativeKernel kernel) noexcept override { kernels_.remove(kernel.value); }
@@ -341,7 +341,7 @@ class HostBackend final : public Backend {
       if (memory_tool() == nullptr) return submit(submission, std::move(launch));
       return submit_watched(submission, std::move(launch), kernel_submitted({this}, arguments));
     } catch (const std::bad_alloc&) {
-      return no_memory_for("a launch", sizeof(KernelLaunch));
+      return no_host_memory(sizeof(KernelLaunch), "a launch");
     }
   }
 
@@ -426,7 +426,7 @@ Result<std::unique_ptr<Backend>> open_backend(const HostOptions& options) noexce
   try {
     return std::unique_ptr<Backend>(std::make_unique<HostBackend>(options));
   } catch (const std::bad_alloc&) {
-    return no_memory_for("the host device", sizeof(HostBackend));
+    return no_host_memory(sizeof(HostBackend), "the host device");
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "backends/host/machine.hpp"
 #include "backends/memory_file.hpp"
+#include "core/no_host_memory.hpp"
 
 namespace tern::host {
 namespace {
@@ -30,11 +31,6 @@ Failure system_failure(const char* call, std::size_t bytes) noexcept {
       .with("code", error)
       .with_bytes("requested", bytes)
       .with_bytes("free", available_bytes());
-}
-
-Failure bookkeeping_failure() noexcept {
-  return Failure(ErrorCode::out_of_memory,
-                 "the host could not allocate memory for its page tables. Free host memory.");
 }
 
 Failure refuse(const char* what, const void* address, std::size_t bytes) noexcept {
@@ -104,7 +100,7 @@ Result<void*> HostPages::reserve(std::size_t bytes) noexcept {
     reservations_.emplace(aligned, bytes);
   } catch (const std::bad_alloc&) {
     munmap(reinterpret_cast<void*>(aligned), bytes);
-    return bookkeeping_failure();
+    return no_host_memory("its page tables");
   }
   return reinterpret_cast<void*>(aligned);
 }
@@ -190,7 +186,7 @@ Result<NativePages> HostPages::create(std::size_t bytes) noexcept {
     handle->second.bytes = bytes;
   } catch (const std::bad_alloc&) {
     handles_.erase(next_handle_);
-    return bookkeeping_failure();
+    return no_host_memory("its page tables");
   }
   created_bytes_ += bytes;
   return NativePages{next_handle_++};
@@ -242,7 +238,7 @@ Result<void> HostPages::map(void* address, NativePages pages) noexcept {
   try {
     mappings_.emplace(start, Mapping{bytes, handle->first});
   } catch (const std::bad_alloc&) {
-    return bookkeeping_failure();
+    return no_host_memory("its page tables");
   }
   if (mmap(address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file_,
            static_cast<off_t>(handle->second.offset)) == MAP_FAILED) {

@@ -8,6 +8,7 @@
 
 #include "backends/host/host_memory.hpp"
 #include "backends/host/transfer.hpp"
+#include "core/no_host_memory.hpp"
 
 namespace tern::host {
 namespace {
@@ -46,9 +47,7 @@ Result<void> HostStream::start() noexcept {
         .with("name", "system error")
         .with_signed("code", error.code().value());
   } catch (const std::bad_alloc&) {
-    return Failure(ErrorCode::out_of_memory,
-                   "the host could not allocate {requested} for a stream's thread. Free memory.")
-        .with_bytes("requested", sizeof(std::thread));
+    return no_host_memory(sizeof(std::thread), "a stream's thread");
   }
   is_started_ = true;
   return {};

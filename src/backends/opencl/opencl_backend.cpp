@@ -11,7 +11,6 @@
 
 #include "backends/handle_table.hpp"
 #include "backends/managed_range.hpp"
-#include "backends/no_memory.hpp"
 #include "backends/opencl/opencl_context.hpp"
 #include "backends/opencl/opencl_errors.hpp"
 #include "backends/opencl/opencl_event.hpp"
@@ -19,6 +18,7 @@
 #include "backends/opencl/opencl_memory.hpp"
 #include "backends/opencl/opencl_stream.hpp"
 #include "core/memory_tool.hpp"
+#include "core/no_host_memory.hpp"
 #include "core/spans_in_flight.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -118,7 +118,7 @@ class OpenClBackend final : public Backend {
         if (Result<void> waited = opencl::wait(end); !waited) return waited;
       }
     } catch (const std::bad_alloc&) {
-      return no_memory_for("synchronisation", sizeof(Position));
+      return no_host_memory(sizeof(Position), "synchronisation");
     }
     return {};
   }
@@ -201,7 +201,7 @@ class OpenClBackend final : public Backend {
       streams_.push_back(*std::move(made));
       if (options.blocking) blocking_streams_.fetch_add(1, std::memory_order_relaxed);
     } catch (const std::bad_alloc&) {
-      return no_memory_for("a stream", sizeof(Stream));
+      return no_host_memory(sizeof(Stream), "a stream");
     }
     return native;
   }
@@ -229,7 +229,7 @@ class OpenClBackend final : public Backend {
     try {
       return NativeEvent{word(new RecordedEvent(options.timing))};
     } catch (const std::bad_alloc&) {
-      return no_memory_for("an event", sizeof(RecordedEvent));
+      return no_host_memory(sizeof(RecordedEvent), "an event");
     }
   }
   void destroy_event(NativeEvent event) noexcept override { delete &target<RecordedEvent>(event); }
@@ -292,7 +292,7 @@ class OpenClBackend final : public Backend {
     Result<std::shared_ptr<Kernel>> loaded = Kernel::load(context_, source);
     if (!loaded) return loaded.failure();
     const NativeKernel kernel{kernels_.add(*std::move(loaded))};
-    if (kernel.value == 0) return no_memory_for("a kernel", sizeof(Kernel));
+    if (kernel.value == 0) return no_host_memory(sizeof(Kernel), "a kernel");
     return kernel;
   }
   void unload_kernel(NativeKernel kernel) noexcept override { kernels_.remove(kernel.value); }
@@ -413,7 +413,7 @@ Result<std::unique_ptr<Backend>> open_backend(const Table& table, const DeviceFa
     return std::unique_ptr<Backend>(
         std::make_unique<OpenClBackend>(*std::move(context), *std::move(stream)));
   } catch (const std::bad_alloc&) {
-    return no_memory_for("an OpenCL device", sizeof(OpenClBackend));
+    return no_host_memory(sizeof(OpenClBackend), "an OpenCL device");
   }
 }
 

@@ -3,8 +3,8 @@
 #include <new>
 #include <utility>
 
-#include "backends/no_memory.hpp"
 #include "backends/opencl/opencl_errors.hpp"
+#include "core/no_host_memory.hpp"
 #include "core/spans_in_flight.hpp"
 
 namespace tern::opencl {
@@ -21,7 +21,7 @@ Result<std::shared_ptr<Context>> Context::open(const Table& table, const DeviceF
     }
     return context;
   } catch (const std::bad_alloc&) {
-    return no_memory_for("an OpenCL context", sizeof(Context));
+    return no_host_memory(sizeof(Context), "an OpenCL context");
   }
 }
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
-#include "backends/no_memory.hpp"
 #include "backends/opencl/opencl_errors.hpp"
+#include "core/no_host_memory.hpp"
 
 namespace tern::opencl {
 namespace {
@@ -61,7 +61,7 @@ Result<std::shared_ptr<Kernel>> Kernel::load(std::shared_ptr<Context> context,
     if (Result<void> read = kernel->read_parameters(); !read) return read.failure();
     return kernel;
   } catch (const std::bad_alloc&) {
-    return no_memory_for("a kernel", sizeof(Kernel));
+    return no_host_memory(sizeof(Kernel), "a kernel");
   }
 }
 
@@ -311,7 +311,7 @@ Result<void> Kernel::launch(Stream& stream, const Memory& memory, const LaunchSi
       }
     }
   } catch (const std::bad_alloc&) {
-    return no_memory_for("a launch", sizeof(void*) * arguments.size());
+    return no_host_memory(sizeof(void*) * arguments.size(), "a launch");
   }
   if (hidden.empty()) {
     const std::lock_guard lock(mutex_);

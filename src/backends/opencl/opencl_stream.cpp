@@ -6,8 +6,8 @@
 #include <system_error>
 #include <utility>
 
-#include "backends/no_memory.hpp"
 #include "backends/opencl/opencl_errors.hpp"
+#include "core/no_host_memory.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::opencl {
@@ -56,7 +56,7 @@ Result<std::unique_ptr<Stream>> Stream::make(std::shared_ptr<Context> context,
     }
     return stream;
   } catch (const std::bad_alloc&) {
-    return no_memory_for("a stream", sizeof(Stream));
+    return no_host_memory(sizeof(Stream), "a stream");
   }
 }
 
@@ -81,7 +81,7 @@ Result<void> Stream::put(const char* call, Enqueue enqueue) noexcept {
     // Before the command is queued, because it cannot be cancelled afterwards.
     completion = std::make_shared<Completion>(context_);
   } catch (const std::bad_alloc&) {
-    return no_memory_for("a command", sizeof(Completion));
+    return no_host_memory(sizeof(Completion), "a command");
   }
   if (Result<void> queued = context_->check(call, enqueue(completion->slot())); !queued) {
     return queued;
@@ -218,7 +218,7 @@ Result<void> Stream::put_task(const Position* after, HostFunction function,
     one.push_back({after != nullptr ? *after : last_, function, context,
                    std::make_shared<Completion>(context_)});
   } catch (const std::bad_alloc&) {
-    return no_memory_for("a host function", sizeof(Task));
+    return no_host_memory(sizeof(Task), "a host function");
   }
   if (Result<void> started = start_thread(); !started) return started;
 
@@ -249,7 +249,7 @@ Result<void> Stream::release(std::shared_ptr<Memory> memory, void* address) noex
   try {
     pending = std::make_unique<PendingRelease>(PendingRelease{std::move(memory), address});
   } catch (const std::bad_alloc&) {
-    return no_memory_for("a release", sizeof(PendingRelease));
+    return no_host_memory(sizeof(PendingRelease), "a release");
   }
   const std::lock_guard lock(mutex_);
   Result<void> queued = put("clEnqueueSVMFree", [&](cl_event* event) {
@@ -324,7 +324,7 @@ Result<void> Stream::start_thread() noexcept {
         .with_signed("code", error.code().value())
         .with("device", context_->spec());
   } catch (const std::bad_alloc&) {
-    return no_memory_for("a stream's thread", sizeof(std::thread));
+    return no_host_memory(sizeof(std::thread), "a stream's thread");
   }
   return {};
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backends/handle_table.hpp"
+#include "core/no_host_memory.hpp"
 #include "device/host_order.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -489,7 +490,7 @@ class SimBackend final : public Backend, public HostOrder {
       return begun.failure();
     }
     auto* event = new (std::nothrow) SimEvent;
-    if (event == nullptr) return Failure(ErrorCode::out_of_memory);
+    if (event == nullptr) return no_host_memory(sizeof(SimEvent), "an event");
     event->world = world_.get();
     event->number = world_->next_event_number();
     return NativeEvent{reinterpret_cast<std::uintptr_t>(event)};
@@ -702,8 +703,7 @@ class SimBackend final : public Backend, public HostOrder {
     } catch (const std::bad_alloc&) {
       // Reported below, with the other case.
     }
-    return Failure(ErrorCode::out_of_memory,
-                   "the host could not allocate memory for a kernel. Free host memory.");
+    return no_host_memory("a kernel");
   }
   void unload_kernel(NativeKernel kernel) noexcept override { kernels_.remove(kernel.value); }
 
@@ -1127,7 +1127,7 @@ Result<std::unique_ptr<Backend>> open_backend(std::shared_ptr<World> world,
     return std::unique_ptr<Backend>(
         std::make_unique<SimBackend>(std::move(world), *index, std::move(spec)));
   } catch (const std::bad_alloc&) {
-    return Failure(ErrorCode::out_of_memory);
+    return no_host_memory(sizeof(SimBackend), "a simulated device");
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include "backends/sim/stray_access.hpp"
 #include "backends/sim/strict_window.hpp"
+#include "core/no_host_memory.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::sim {
@@ -178,8 +179,7 @@ Result<std::uint32_t> World::add_device(std::string name) noexcept {
     watch_reservation(*devices_.back()->memory, devices_.back()->name);
     return index;
   } catch (const std::bad_alloc&) {
-    return Failure(ErrorCode::out_of_memory,
-                   "the host could not allocate memory for a simulated device. Free host memory.");
+    return no_host_memory("a simulated device");
   }
 }
 

@@ -37,6 +37,7 @@
 #include "device/device_state.hpp"
 #include "memory/block_table.hpp"
 #include "memory/pool/closed_blocks.hpp"
+#include "memory/pool/counting_lock.hpp"
 #include "memory/pool/page_store.hpp"
 #include "memory/pool/ranges.hpp"
 #include "memory/pool/segment_store.hpp"
@@ -279,7 +280,7 @@ class Pool {
   std::mutex caches_mutex_;  // held while a cache is made
 
   // Members that are written often have cache lines of their own: hits read the members above.
-  alignas(64) SpinLock ranges_mutex_;
+  alignas(64) CountingLock ranges_mutex_;
   Ranges ranges_;  // guarded by ranges_mutex_
   // The peak of the bytes outside the free ranges. Blocks in caches are outside, too.
   std::uint64_t peak_outside_bytes_ = 0;  // guarded by ranges_mutex_

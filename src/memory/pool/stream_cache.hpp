@@ -20,7 +20,7 @@
 #include "memory/pool/descriptor.hpp"
 #include "memory/pool/ranges.hpp"
 #include "memory/pool/size_class.hpp"
-#include "memory/pool/spin_lock.hpp"
+#include "tern/detail/core/mutex.hpp"
 #include "tern/device/mark.hpp"
 
 namespace tern::pool {

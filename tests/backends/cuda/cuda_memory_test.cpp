@@ -288,7 +288,7 @@ TEST(CudaMemory, GivesBackWhatItCannotRemember) {
       made.emplace(allocate());
     }
     ASSERT_EQ(code(*made), "out_of_memory") << what;
-    EXPECT_NE(why(*made).find("to track a block"), std::string::npos) << why(*made);
+    EXPECT_NE(why(*made).find("for the record of a block"), std::string::npos) << why(*made);
     made.emplace(allocate());
     ASSERT_EQ(why(*made), "") << what;
     EXPECT_EQ(why(release(**made)), "") << what;

@@ -82,9 +82,12 @@ TEST(CudaPages, AreNotMappedOverOthersOrOutsideOfAReservation) {
   refused(bench.device().unreserve(bench.base, page_bytes), "not a whole reservation");
   refused(bench.device().unreserve(at(bench.base, page_bytes), page_bytes), "not a whole");
   const PageAccess access = PageAccess::read_write;
-  refused(bench.device().set_access(bench.base, 3 * page_bytes, access), "not covered by whole mappings");
-  refused(bench.device().set_access(at(bench.base, 1), page_bytes, access), "not covered by whole mappings");
-  refused(bench.device().set_access(bench.base, page_bytes / 2, access), "not covered by whole mappings");
+  refused(bench.device().set_access(bench.base, 3 * page_bytes, access),
+          "not covered by whole mappings");
+  refused(bench.device().set_access(at(bench.base, 1), page_bytes, access),
+          "not covered by whole mappings");
+  refused(bench.device().set_access(bench.base, page_bytes / 2, access),
+          "not covered by whole mappings");
   for (const char* call : {"cuMemMap", "cuMemUnmap", "cuMemAddressFree", "cuMemSetAccess"}) {
     EXPECT_EQ(bench.fake.calls(call), 0u) << call;
   }
@@ -204,7 +207,8 @@ TEST(CudaPages, AreGivenBackIfTheyCannotBeRemembered) {
     }
     ASSERT_TRUE(failure) << what;
     EXPECT_EQ(failure->code(), ErrorCode::out_of_memory);
-    EXPECT_NE(failure->text().find("to track pages"), std::string::npos) << failure->text();
+    EXPECT_NE(failure->text().find("for the record of pages"), std::string::npos)
+        << failure->text();
     EXPECT_EQ(live_pages(bench.fake), before) << what;
   };
   const auto set_access = [&] {

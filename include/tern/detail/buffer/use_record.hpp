@@ -33,7 +33,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -44,6 +43,8 @@
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
+#include "tern/detail/core/inline_vector.hpp"
+#include "tern/detail/core/mutex.hpp"
 #include "tern/detail/core/visibility.hpp"
 #include "tern/device/mark.hpp"
 #include "tern/device/stream.hpp"
@@ -54,44 +55,16 @@ namespace tern {
 /// together wait once per stream. Up to eight streams need no heap memory. Not thread-safe.
 class TERN_EXPORT MarkSet {
  public:
-  MarkSet() noexcept {}
+  MarkSet() noexcept = default;
   MarkSet(const MarkSet&) = delete;
   MarkSet& operator=(const MarkSet&) = delete;
 
   /// Adds a mark. Returns false if the host has no memory.
   [[nodiscard]] bool try_add(Mark mark) noexcept;
-  [[nodiscard]] std::span<const Mark> all() const noexcept {
-    return {more_ ? more_.get() : inline_, count_};
-  }
+  [[nodiscard]] std::span<const Mark> all() const noexcept { return marks_; }
 
  private:
-  static constexpr std::size_t inline_marks = 8;
-  static_assert(std::is_trivially_copyable_v<Mark>);
-
-  std::size_t count_ = 0, capacity_ = inline_marks;
-  std::unique_ptr<Mark[]> more_;
-  union {
-    Mark inline_[inline_marks];  // the first count_ are alive; most uses wait for none
-  };
-};
-
-/// A spin lock that yields while another thread holds it. Every use of every buffer takes it twice
-/// for a few instructions, and it costs half as much as a mutex.
-class SpinLock {
- public:
-  void lock() noexcept {
-    if (!try_lock()) [[unlikely]]
-      lock_contended();
-  }
-  [[nodiscard]] bool try_lock() noexcept {
-    return !is_taken_.exchange(true, std::memory_order_acquire);
-  }
-  void unlock() noexcept { is_taken_.store(false, std::memory_order_release); }
-
- private:
-  TERN_EXPORT void lock_contended() noexcept;
-
-  std::atomic<bool> is_taken_ = false;
+  InlineVector<Mark, 8> marks_;  // most uses wait for none
 };
 
 /// The record of one piece of memory.
@@ -215,7 +188,8 @@ class TERN_EXPORT UseRecord {
     if (!mark) return;
     // Constructed in place: moving an Entry would load values right after they were stored in
     // smaller parts, which is slow.
-    ::new (static_cast<void*>(inline_)) Entry(stream, mark.sequence, ++version_, 0, true);
+    ::new (static_cast<void*>(entries_.inline_data()))
+        Entry(stream, mark.sequence, ++version_, 0, true);
     count_ = 1;
   }
 
@@ -229,7 +203,7 @@ class TERN_EXPORT UseRecord {
   [[nodiscard]] std::size_t size() const noexcept;
   /// Returns the entries without a lock. No other thread may know the record.
   [[nodiscard]] std::span<const Entry> unshared() const noexcept {
-    return {more_ ? more_.get() : inline_, count_};
+    return {entries_.data(), count_};
   }
   /// Removes uses that are done.
   void prune() noexcept;
@@ -267,7 +241,7 @@ class TERN_EXPORT UseRecord {
       leave_slot(ticket.slot());
   }
   [[nodiscard]] std::span<Entry> entries() noexcept { return {data(), count_}; }
-  [[nodiscard]] Entry* data() noexcept { return more_ ? more_.get() : inline_; }
+  [[nodiscard]] Entry* data() noexcept { return entries_.data(); }
   [[nodiscard]] bool make_room() noexcept;
   void put(StreamRef stream, std::uint64_t sequence, std::uint64_t began, bool is_write) noexcept;
   void forget_up_to(std::uint64_t version) noexcept;
@@ -308,10 +282,10 @@ class TERN_EXPORT UseRecord {
   std::uint32_t begun_ = 0;   // uses that have begun and will need an entry
   std::uint32_t opener_ = 0;  // the thread of all open uses, or several_threads
   std::uint64_t version_ = 0;
-  std::unique_ptr<Entry[]> more_;
-  union {
-    Entry inline_[inline_entries];  // the first count_ of them are alive
-  };
+  /// The first count_ are alive. Without counts of its own, which would push the first entry out of
+  /// the second cache line.
+  InlineStorage<Entry, inline_entries> entries_;
+  static_assert(std::is_trivially_destructible_v<Entry>);
   std::unique_ptr<OtherUsers> others_;
 };
 

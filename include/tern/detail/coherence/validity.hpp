@@ -22,13 +22,13 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "tern/buffer/storage_options.hpp"
 #include "tern/core/access.hpp"
 #include "tern/core/result.hpp"
+#include "tern/detail/core/inline_vector.hpp"
 #include "tern/detail/core/visibility.hpp"
 
 namespace tern {
@@ -107,22 +107,22 @@ class TERN_EXPORT Validity {
   };
 
   /// Creates a directory of `bytes` bytes that were never written.
-  explicit Validity(std::size_t bytes = 0) noexcept : bytes_(bytes) {}
+  explicit Validity(std::size_t bytes = 0) noexcept : bytes_(bytes) { intervals_.emplace_back(); }
   /// The moved-from directory keeps its size, and counts as never written.
   Validity(Validity&& other) noexcept;
   Validity& operator=(Validity&& other) noexcept;
 
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   /// Returns the number of intervals, which is at least one.
-  [[nodiscard]] std::size_t size() const noexcept { return count_; }
+  [[nodiscard]] std::size_t size() const noexcept { return intervals_.size(); }
   /// Returns whether all bytes are up to date in the same places.
-  [[nodiscard]] bool is_uniform() const noexcept { return count_ == 1; }
+  [[nodiscard]] bool is_uniform() const noexcept { return size() == 1; }
 
   /// Calls visit(begin, end, PlaceSet) for the intervals in [begin, end), in ascending order.
   template <class Visit>
   void visit(std::size_t begin, std::size_t end, Visit visit) const {
     if (begin >= end) return;
-    for (std::size_t i = index_of(begin); i < count_ && data()[i].begin < end; ++i) {
+    for (std::size_t i = index_of(begin); i < size() && data()[i].begin < end; ++i) {
       visit(data()[i].begin > begin ? data()[i].begin : begin, end_of(i) < end ? end_of(i) : end,
             data()[i].valid);
     }
@@ -130,18 +130,18 @@ class TERN_EXPORT Validity {
 
   /// Returns whether every byte of the range is up to date in the place. True for an empty range.
   [[nodiscard]] bool is_valid(std::size_t begin, std::size_t end, unsigned place) const noexcept {
-    if (count_ == 1) [[likely]]
+    if (is_uniform()) [[likely]]
       return begin >= end || data()[0].valid.has(place);
     return valid_everywhere(begin, end).has(place);
   }
   /// Returns the places that are up to date if they are the same for all bytes, else the empty set.
   [[nodiscard]] PlaceSet uniform() const noexcept {
-    return count_ == 1 ? data()[0].valid : PlaceSet{};
+    return is_uniform() ? data()[0].valid : PlaceSet{};
   }
   /// Returns whether every byte is up to date in the place and nowhere else. If so, a write there
   /// changes nothing.
   [[nodiscard]] bool is_only(std::size_t begin, std::size_t end, unsigned place) const noexcept {
-    if (count_ == 1) [[likely]]
+    if (is_uniform()) [[likely]]
       return begin >= end || data()[0].valid == PlaceSet::of(place);
     return are_all_only(begin, end, place);
   }
@@ -179,12 +179,10 @@ class TERN_EXPORT Validity {
  private:
   [[nodiscard]] bool are_all_only(std::size_t begin, std::size_t end,
                                   unsigned place) const noexcept;
-  static constexpr std::size_t inline_intervals = 16;
-
-  [[nodiscard]] const Interval* data() const noexcept { return more_ ? more_.get() : inline_; }
-  [[nodiscard]] Interval* data() noexcept { return more_ ? more_.get() : inline_; }
+  [[nodiscard]] const Interval* data() const noexcept { return intervals_.data(); }
+  [[nodiscard]] Interval* data() noexcept { return intervals_.data(); }
   [[nodiscard]] std::size_t end_of(std::size_t index) const noexcept {
-    return index + 1 < count_ ? data()[index + 1].begin : bytes_;
+    return index + 1 < size() ? data()[index + 1].begin : bytes_;
   }
   /// Returns the index of the interval that contains the byte.
   [[nodiscard]] std::size_t index_of(std::size_t offset) const noexcept;
@@ -195,9 +193,7 @@ class TERN_EXPORT Validity {
   void change(std::size_t begin, std::size_t end, Change change) noexcept;
 
   std::size_t bytes_ = 0;
-  std::size_t count_ = 1, capacity_ = inline_intervals;
-  std::unique_ptr<Interval[]> more_;
-  Interval inline_[inline_intervals];
+  InlineVector<Interval, 16> intervals_;  // at least one
 };
 
 }  // namespace tern

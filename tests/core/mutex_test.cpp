@@ -1,4 +1,4 @@
-#include "memory/pool/spin_lock.hpp"
+#include "tern/detail/core/mutex.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "support/thread.hpp"
 
-namespace tern::pool {
+namespace tern {
 namespace {
 
 TEST(SpinLock, AllowsOneHolderAtATime) {
@@ -25,6 +25,15 @@ TEST(SpinLock, AllowsOneHolderAtATime) {
   }
   for (test::Thread& thread : threads) thread.join();
   EXPECT_EQ(count, 200'000u);
+}
+
+TEST(SpinLock, TriesWithoutAWait) {
+  SpinLock lock;
+  ASSERT_TRUE(lock.try_lock());
+  EXPECT_FALSE(lock.try_lock());
+  lock.unlock();
+  EXPECT_TRUE(lock.try_lock());
+  lock.unlock();
 }
 
 TEST(SpinLock, YieldsWhileItsHolderIsDescheduled) {
@@ -44,4 +53,4 @@ TEST(SpinLock, YieldsWhileItsHolderIsDescheduled) {
 }
 
 }  // namespace
-}  // namespace tern::pool
+}  // namespace tern
