@@ -16,7 +16,7 @@
 #include "backends/opener.hpp"
 #include "backends/sim/sim_opener.hpp"
 #include "core/process.hpp"
-#include "tern/core/config.hpp"
+#include "tern/detail/core/config.hpp"
 
 namespace tern {
 namespace {

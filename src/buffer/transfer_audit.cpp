@@ -10,10 +10,10 @@ namespace tern {
 TransferCounts transfer_counts() noexcept { return transfer_counts_of_all(); }
 TransferCounts transfer_counts(Tag tag) noexcept { return transfer_counts_of(tag); }
 
-std::vector<TaggedTransfers> transfer_counts_by_tag() {
+std::vector<std::pair<Tag, TransferCounts>> transfer_counts_by_tag() {
   std::array<Tag, max_counted_tags> tags;
   const std::size_t count = list_counted_tags(tags);
-  std::vector<TaggedTransfers> all;
+  std::vector<std::pair<Tag, TransferCounts>> all;
   all.reserve(count);
   for (std::size_t i = 0; i < count; ++i) all.push_back({tags[i], transfer_counts_of(tags[i])});
   return all;

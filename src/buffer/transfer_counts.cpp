@@ -22,7 +22,7 @@ struct AtomicCount {
     calls.fetch_add(1, std::memory_order_relaxed);
     bytes.fetch_add(size, std::memory_order_relaxed);
   }
-  [[nodiscard]] TransferCount get() const noexcept {
+  [[nodiscard]] CopyCount get() const noexcept {
     return {calls.load(std::memory_order_relaxed), bytes.load(std::memory_order_relaxed)};
   }
 };
@@ -105,11 +105,11 @@ TransferPurpose purpose_of(TransferDirection direction, std::size_t bytes) noexc
 }
 
 bool is_on_host(const Storage& storage) noexcept {
-  return is_host_memory(storage) || storage.kind() == StorageKind::file;
+  return is_host_memory(storage) || storage.kind() == MemoryKind::file;
 }
 
 /// Counts for this rule and the rules around it, up to a rule of Mode::allow.
-void note(TransferCount TransferRule::*count, std::size_t bytes) noexcept {
+void note(CopyCount TransferRule::*count, std::size_t bytes) noexcept {
   for (TransferRule* rule = rule_in_force;
        rule != nullptr && rule->mode != TransferRule::Mode::allow; rule = rule->outer) {
     rule->*count += {1, bytes};

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <span>
 
-#include "tern/buffer/copy.hpp"
+#include "buffer/copy_route.hpp"
 #include "tern/buffer/transfer_audit.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
@@ -48,8 +48,8 @@ void count_transfer(const Storage& to, const Storage& from, std::size_t bytes,
 // --- Called by readers of the counters
 
 struct TransferViolations {
-  TransferCount refused = {};
-  TransferCount counted = {};
+  CopyCount refused = {};
+  CopyCount counted = {};
   CallSite last = {};
 };
 

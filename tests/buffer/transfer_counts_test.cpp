@@ -22,8 +22,8 @@ TEST(TransferCounts, AddUpByDirectionAndSinceASnapshot) {
   TransferCounts now = then;
   now.at(up, TransferPurpose::data) += {2, 50};
   now.at(up, TransferPurpose::scalar) += {1, 4};
-  EXPECT_EQ((now - then).host_to_device(), (TransferCount{3, 54}));
-  EXPECT_EQ((now - then).device_to_host(), TransferCount());
+  EXPECT_EQ((now - then).host_to_device(), (CopyCount{3, 54}));
+  EXPECT_EQ((now - then).device_to_host(), CopyCount());
 }
 
 TEST(TransferCounts, AllocateNothing) {
@@ -31,13 +31,13 @@ TEST(TransferCounts, AllocateNothing) {
   const test::AllocationCounter counter;
   for (int i = 0; i < 1000; ++i) count_transfer(up, tag, 5000);
   EXPECT_EQ(counter.count(), 0u);
-  EXPECT_EQ(transfer_counts_of(tag).host_to_device(), (TransferCount{1000, 5'000'000}));
+  EXPECT_EQ(transfer_counts_of(tag).host_to_device(), (CopyCount{1000, 5'000'000}));
 }
 
 // One process for all of it: places in the table are never given back.
 TEST(TransferCounts, MergeTagsBeyondTheLimit) {
   const TransferCounts before = transfer_counts_of_all();
-  const std::uint64_t others = transfer_counts_of_others().host_to_device().calls;
+  const std::uint64_t others = transfer_counts_of_others().host_to_device().copies;
   std::vector<Tag> tags;
   for (int i = 0; i < 300; ++i) tags.emplace_back("tag " + std::to_string(i));
   std::vector<test::Thread> threads;
@@ -47,7 +47,7 @@ TEST(TransferCounts, MergeTagsBeyondTheLimit) {
     });
   }
   for (test::Thread& thread : threads) thread.join();
-  EXPECT_EQ((transfer_counts_of_all() - before).host_to_device(), (TransferCount{1200, 12'000}));
+  EXPECT_EQ((transfer_counts_of_all() - before).host_to_device(), (CopyCount{1200, 12'000}));
 
   std::array<Tag, max_counted_tags> own;
   ASSERT_EQ(list_counted_tags(own), max_counted_tags);
@@ -55,10 +55,10 @@ TEST(TransferCounts, MergeTagsBeyondTheLimit) {
   for (const Tag tag : tags) {
     const bool has_place = std::ranges::find(own, tag) != own.end();
     with_place += has_place ? 1 : 0;
-    EXPECT_EQ(transfer_counts_of(tag).host_to_device().calls, has_place ? 4u : 0u) << tag.name();
+    EXPECT_EQ(transfer_counts_of(tag).host_to_device().copies, has_place ? 4u : 0u) << tag.name();
   }
   EXPECT_GE(with_place, 100u);
-  EXPECT_EQ(transfer_counts_of_others().host_to_device().calls - others, 4 * (300 - with_place));
+  EXPECT_EQ(transfer_counts_of_others().host_to_device().copies - others, 4 * (300 - with_place));
 }
 
 TEST(TransferRules, ReportToAllOpenGates) {
@@ -71,14 +71,14 @@ TEST(TransferRules, ReportToAllOpenGates) {
   EXPECT_FALSE(check_download({}, max_metadata_bytes + 1, {}));
   put_rule(&outer);
   EXPECT_TRUE(check_download({}, max_metadata_bytes + 1, {})) << "the copy itself is counted";
-  EXPECT_EQ(outer.violations.calls, 1u);
+  EXPECT_EQ(outer.violations.copies, 1u);
   EXPECT_TRUE(try_download({}, max_metadata_bytes + 1, {}));
   put_rule(nullptr);
   EXPECT_TRUE(try_download({}, max_metadata_bytes + 1, {}));
-  EXPECT_EQ(inner.violations, (TransferCount{1, 4097}));
-  EXPECT_EQ(outer.violations, (TransferCount{2, 2 * 4097}));
-  EXPECT_EQ(inner.small, (TransferCount{1, 4096}));
-  EXPECT_EQ(outer.small, (TransferCount{1, 4096}));
+  EXPECT_EQ(inner.violations, (CopyCount{1, 4097}));
+  EXPECT_EQ(outer.violations, (CopyCount{2, 2 * 4097}));
+  EXPECT_EQ(inner.small, (CopyCount{1, 4096}));
+  EXPECT_EQ(outer.small, (CopyCount{1, 4096}));
 }
 
 }  // namespace

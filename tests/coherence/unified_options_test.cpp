@@ -24,30 +24,26 @@ Decided decide(UnifiedOptions asked, const Config& config) {
   const Result<UnifiedOptions> made = try_decide(asked, config);
   EXPECT_TRUE(made) << made.failure().text();
   if (!made) return {};
-  EXPECT_TRUE(made->checked && made->compare.is_set() && made->guard.is_set());
-  return {*made->checked, static_cast<bool>(made->compare), static_cast<bool>(made->guard)};
-}
-
-Config configured(Config::Checks checks, bool checked = false) {
-  Config config;
-  config.checks = checks;
-  config.checked = checked;
-  return config;
+  EXPECT_TRUE(made->checked && made->compare && made->guard);
+  return {*made->checked, *made->compare, *made->guard};
 }
 
 TEST(UnifiedOptions, AreTheConfigurationsWhereTheProgramSaysNothing) {
   const UnifiedOptions plain{.device = sim::open({})};
   EXPECT_EQ(decide(plain, {}), (Decided{}));
-  EXPECT_EQ(decide(plain, configured({}, true)), (Decided{.checked = true}));
-  EXPECT_EQ(decide(plain, configured({.poison = true})), (Decided{.checked = true}));
-  EXPECT_EQ(decide(plain, configured({.checksum = true})), (Decided{.checked = true}));
-  EXPECT_EQ(decide(plain, configured({.compare = true})), (Decided{.compare = true}));
-  EXPECT_EQ(decide(plain, configured({.guard = true})), (Decided{.guard = true}));
+  EXPECT_EQ(decide(plain, Config{.checked = true}), (Decided{.checked = true}));
+  EXPECT_EQ(decide(plain, Config{.check_poison = true}), (Decided{.checked = true}));
+  EXPECT_EQ(decide(plain, Config{.check_checksum = true}), (Decided{.checked = true}));
+  EXPECT_EQ(decide(plain, Config{.check_compare = true}), (Decided{.compare = true}));
+  EXPECT_EQ(decide(plain, Config{.check_guard = true}), (Decided{.guard = true}));
 }
 
 TEST(UnifiedOptions, AreTheProgramsWhereItSaysSomething) {
-  const Config everything =
-      configured({.poison = true, .guard = true, .checksum = true, .compare = true}, true);
+  const Config everything{.checked = true,
+                          .check_poison = true,
+                          .check_guard = true,
+                          .check_checksum = true,
+                          .check_compare = true};
   UnifiedOptions said{.device = sim::open({}), .checked = false, .compare = false, .guard = false};
   EXPECT_EQ(decide(said, everything), (Decided{}));
   said.checked = true;
@@ -57,7 +53,7 @@ TEST(UnifiedOptions, AreTheProgramsWhereItSaysSomething) {
 
 /// What the program asks for in vain is refused, what the configuration does is left off.
 Failure refuse_guard(UnifiedOptions asked, ErrorCode code) {
-  EXPECT_EQ(decide(asked, configured({.guard = true})), (Decided{}));
+  EXPECT_EQ(decide(asked, Config{.check_guard = true}), (Decided{}));
   asked.guard = true;
   return refused(try_decide(asked, {}), code);
 }
@@ -77,7 +73,7 @@ TEST(UnifiedOptions, GuardOnlyWhatCanBe) {
                ErrorCode::invalid_argument);
   const UnifiedOptions named{.device = device,
                              .resources = {std::make_shared<DirectResource>(device)}};
-  EXPECT_EQ(decide(named, configured({.guard = true})), (Decided{.guard = true}));
+  EXPECT_EQ(decide(named, Config{.check_guard = true}), (Decided{.guard = true}));
 }
 
 TEST(UnifiedOptions, LockNoPagesOfADeviceThatUsesTheHosts) {

@@ -54,7 +54,7 @@ class ServedBytes final : public StorageOrigin {
 /// A buffer of all its bytes. The device is that of host memory.
 inline Buffer open_served(const Device& host, std::shared_ptr<ServedFile> file) {
   const std::size_t bytes = file->bytes.size();
-  StorageHandle storage = Storage::try_make(host, bytes, StorageKind::file,
+  StorageHandle storage = Storage::try_make(host, bytes, MemoryKind::file,
                                             std::make_unique<ServedBytes>(std::move(file)), {})
                               .value();
   return Buffer::try_over(std::move(storage), 0, Shape{bytes}, DType::byte).value();
