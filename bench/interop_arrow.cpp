@@ -67,7 +67,7 @@ void run(Context& context) {
                  .better = Better::lower,
                  .goal = goal_us});
   };
-  const ArrowExport to = {.stream = stream};
+  const ArrowOptions to = {.stream = stream};
   add("100 columns exported, and let go", [&] {
     try_export_arrow(table, &array, to).value();
     array.array.release(&array.array);

@@ -54,7 +54,7 @@ void run(Context& context) {
                  .better = Better::lower,
                  .goal = goal_ns});
   };
-  const DlpackExport to = {.consumer = stream};
+  const DlpackOptions to = {.stream = stream};
   add("exported, and let go", [&] {
     abi::DLManagedTensorVersioned* const given = try_export_dlpack(buffer, to).value();
     given->deleter(given);
@@ -66,7 +66,7 @@ void run(Context& context) {
   add("exported and imported, as a stranger's", [&] {
     auto* const wrapped = new Wrapped(try_export_dlpack(buffer, to).value());
     static_cast<void>(
-        try_import_dlpack(stage.device, &wrapped->managed, {.producer = stream}).value());
+        try_import_dlpack(stage.device, &wrapped->managed, {.stream = stream}).value());
   });
 }
 

@@ -15,7 +15,7 @@ int main() {
   stream.fill(from, bytes, 7);
   stream.fill(to, bytes, 0);
 
-  tern::Event start(device, {.timing = true}), end(device, {.timing = true});
+  tern::Event start = tern::Event::timed(device), end = tern::Event::timed(device);
   const tern::Timeline done;
   stream.record(start);
   stream.copy(to, from, bytes);

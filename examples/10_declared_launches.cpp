@@ -110,5 +110,5 @@ int main() {
   } catch (const tern::DownloadRefused& download) {
     std::printf("gate:        %s\n", download.what());
   }
-  return result == 2.0f * 999 * 999 && gate.violations().calls == 1 ? 0 : 1;
+  return result == 2.0f * 999 * 999 && gate.violations().copies == 1 ? 0 : 1;
 }

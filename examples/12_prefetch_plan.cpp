@@ -51,9 +51,9 @@ int main() {
   const auto policy = tern::MigrationPolicy::prefer_host().accessed_by(device.place());
   const tern::HintUndo undo = hints.apply(policy);
   std::printf("applied:  %s\n", policy.text().c_str());
-  std::printf("in force: prefers %s\n", hints.query().preferred.value->text().c_str());
+  std::printf("in force: prefers %s\n", hints.query().preferred->text().c_str());
   undo.restore();
-  std::printf("undone:   %s\n", hints.query().preferred.value ? "no" : "prefers nothing");
+  std::printf("undone:   %s\n", hints.query().preferred ? "no" : "prefers nothing");
 
   tern::PrefetchPlan plan;
   plan.add(table, device.place(), tern::HintRange{0, 4096}).add(table, tern::Place::host());

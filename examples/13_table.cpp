@@ -79,13 +79,13 @@ int run(const char* spec) {
                   out(busy.column(1)->values()), out(busy.row_count()));
     if (busy.rows()) return 1;  // nobody knows yet
     // Their stream comes behind ours; the host waits for neither.
-    const tern::DlpackExport to = {.consumer = theirs};
+    const tern::DlpackOptions to = {.stream = theirs};
     const tern::Buffer sum(device, {1}, tern::DType::f64);
     total = sum_in_another_library(device, theirs,
                                    {tern::try_export_dlpack(busy.column(0)->values(), to).value(),
                                     tern::try_export_dlpack(busy.row_count(), to).value(),
                                     tern::try_export_dlpack(sum, to).value()});
-    if (gate.small_reads().bytes != 0 || gate.violations().calls != 0) return 1;
+    if (gate.small_reads().bytes != 0 || gate.violations().copies != 0) return 1;
   }
   std::printf("%-5s the other library's sum is %.0f, and Tern read nothing back\n", spec, total);
 

@@ -45,7 +45,7 @@ class CheckedRunner {
     options.policy = policies[random_.below(policies.size())];
     options.reuse = program.reuse.value_or(one_in(3) ? sim::Reuse::friendly : sim::Reuse::hostile);
     options.mode = sim::Mode::collect;
-    options.report = sim::Report::quiet;  // planted races are not printed
+    options.print_findings = false;  // planted races are not printed
     options.memory_bytes = memory_bytes;
     const bool has_threads = one_in(3) || program.omission == Omission::acquire;
     options.per_thread_host = has_threads;

@@ -566,7 +566,7 @@ DeviceProgram DeviceProgram::without(std::size_t step) const {
 
 DeviceRun DeviceProgram::run(sim::Options options) const {
   options.mode = sim::Mode::collect;
-  options.report = sim::Report::quiet;  // the self-test prints the findings itself
+  options.print_findings = false;  // the self-test prints the findings itself
   options.memory_bytes = std::size_t{4} << 20;
   return Runner(*this, options).run();
 }

@@ -6,8 +6,8 @@
 
 #include "tern/backends/catalog.hpp"
 #include "tern/core/bytes.hpp"
-#include "tern/core/config.hpp"
 #include "tern/core/version.hpp"
+#include "tern/detail/core/config.hpp"
 #include "tools/commands.hpp"
 #include "tools/terminal.hpp"
 

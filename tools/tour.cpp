@@ -327,7 +327,7 @@ class Tour {
     if (!refused) say(refused.failure().text());
     check(bool(refused) == is_on_host,
           is_on_host ? "memory of the host may be read too" : "the host may not copy data");
-    const TransferCount moved = (transfer_counts("tour.rows") - before).device_to_host();
+    const CopyCount moved = (transfer_counts("tour.rows") - before).device_to_host();
     check(moved.bytes == (is_on_host ? 0 : 4),
           fmt::format("the audit counted {} bytes to the host", moved.bytes));
   }
@@ -383,7 +383,7 @@ class Tour {
   void find_a_missing_wait() {
     title("A missing wait, found without a GPU");
     const Device simulated =
-        sim::open({.seed = 7, .policy = sim::Policy::lazy, .report = sim::Report::quiet});
+        sim::open({.seed = 7, .policy = sim::Policy::lazy, .print_findings = false});
     const Stream produce(simulated, {.name = "produce"});
     const Stream consume(simulated, {.name = "consume"});
     const AllocateOptions column_options{.tag = "column"};

@@ -20,7 +20,6 @@
 #include "tern/coherence/managed_buffer.hpp"
 #include "tern/coherence/prefetch_plan.hpp"
 #include "tern/coherence/unified_buffer.hpp"
-#include "tern/core/config.hpp"
 #include "tern/core/error.hpp"
 #include "tern/core/version.hpp"
 #include "tern/device/device.hpp"

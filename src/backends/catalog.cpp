@@ -17,7 +17,7 @@
 #include "backends/sim/sim_opener.hpp"
 #include "core/no_host_memory.hpp"
 #include "core/process.hpp"
-#include "tern/core/config.hpp"
+#include "tern/detail/core/config.hpp"
 
 namespace tern {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "backends/device_spec.hpp"
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/detail/device/backend.hpp"
 
 namespace tern {
 

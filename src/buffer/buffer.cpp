@@ -111,14 +111,12 @@ const Device& Buffer::device() const noexcept {
   return storage_ ? storage_->device() : no_device();
 }
 
-StorageKind Buffer::kind() const noexcept {
-  return storage_ ? storage_->kind() : StorageKind::host;
-}
+MemoryKind Buffer::kind() const noexcept { return storage_ ? storage_->kind() : MemoryKind::host; }
 
 Reach Buffer::reach() const noexcept { return storage_ ? storage_->reach() : Reach{}; }
 
 bool Buffer::is_pinned() const noexcept {
-  return kind() == StorageKind::pinned || kind() == StorageKind::registered;
+  return kind() == MemoryKind::pinned || kind() == MemoryKind::registered;
 }
 
 std::size_t Buffer::wasted_bytes() const noexcept {
@@ -146,7 +144,7 @@ std::string Buffer::text() const {
   if (!storage_) return "no buffer";
   const std::string elements =
       fmt::format("{} {} at {} of buffer {}", name(dtype_), shape_.text(), offset_, id().value);
-  if (kind() == StorageKind::file) return elements + ", " + storage_->origin()->what();
+  if (kind() == MemoryKind::file) return elements + ", " + storage_->origin()->what();
   return fmt::format("{} on '{}', {} memory", elements, device().spec(), name(kind()));
 }
 

@@ -96,7 +96,7 @@ Result<Mark> enqueue_exchange(Storage& storage, std::size_t offset, std::size_t 
 
 Result<void> Buffer::check_download(CallSite site) const noexcept {
   if (transfer_rule() == nullptr || !storage_) return {};
-  if (is_host_memory(*storage_) || kind() == StorageKind::file) return {};
+  if (is_host_memory(*storage_) || kind() == MemoryKind::file) return {};
   return tern::check_download(storage_->tag(), bytes_, site);
 }
 
@@ -106,7 +106,7 @@ Result<void> Buffer::try_copy_to(void* destination, std::size_t bytes,
   if (bytes != bytes_) return not_as_many(bytes_, bytes, site);
   if (bytes == 0) return {};
   if (destination == nullptr) return null_memory("destination", site);
-  if (kind() == StorageKind::file) {
+  if (kind() == MemoryKind::file) {
     return storage_->origin()->try_read(offset_, bytes, destination, site);
   }
   if (!is_host_memory(*storage_)) {
@@ -143,7 +143,7 @@ Result<Mark> Buffer::try_copy_to(void* destination, std::size_t bytes, StreamRef
   if (bytes != bytes_) return not_as_many(bytes_, bytes, site);
   if (bytes == 0) return mark_of_nothing(stream);
   if (destination == nullptr) return null_memory("destination", site);
-  if (kind() == StorageKind::file) {
+  if (kind() == MemoryKind::file) {
     return Failure(ErrorCode::unsupported,
                    "{what} cannot be read by a stream. Copy without a stream, or copy the bytes to "
                    "another buffer with copy().",
@@ -167,7 +167,7 @@ Result<Mark> Buffer::try_copy_from(const void* source, std::size_t bytes, Stream
 Result<Buffer> Buffer::try_clone(StreamRef stream, CallSite site) const noexcept try {
   if (Result<void> there = check_there(site); !there) return there.failure();
   const Storage& own = *storage_;
-  if (own.kind() == StorageKind::file) {
+  if (own.kind() == MemoryKind::file) {
     return Failure(ErrorCode::unsupported,
                    "{what} cannot be cloned, because Tern does not create files. Copy its bytes to "
                    "a buffer.",
@@ -182,7 +182,7 @@ Result<Buffer> Buffer::try_clone(StreamRef stream, CallSite site) const noexcept
   // Memory that no resource allocated is cloned to the most similar kind that the device can
   // allocate.
   if (is_pinned()) options.kind = MemoryKind::pinned;
-  if (own.kind() == StorageKind::managed) options.kind = MemoryKind::managed;
+  if (own.kind() == MemoryKind::managed) options.kind = MemoryKind::managed;
   if (stream.device_id() == own.device().id()) options.stream = stream;
   if (bytes_ > 0) {
     if (Result<void> usable = check_stream(stream, site); !usable) return usable.failure();

@@ -86,7 +86,7 @@ Result<void> try_copy(const Buffer& destination, const Buffer& source, CallSite 
   const CopyRows rows = rows_of(destination, source);
   if (Result<void> sound = check_rows(rows, site); !sound) return sound;
   if (is_host_memory(rows.to)) {
-    if (rows.from.kind() == StorageKind::file) {
+    if (rows.from.kind() == MemoryKind::file) {
       return try_read_file(rows.to, rows.to_side.offset, rows.from, rows.from_side.offset,
                            rows.width, site);
     }
@@ -103,7 +103,7 @@ Result<void> try_copy(const Buffer& destination, const Buffer& source, CallSite 
   if (!stream) return Failure(stream.failure()).at(site);
   // The host waits for earlier uses, not the stream: other copies are queued on the stream behind
   // this one.
-  if (rows.from.kind() != StorageKind::file) {
+  if (rows.from.kind() != MemoryKind::file) {
     if (Result<void> ready = rows.from.uses().try_wait(Access::read); !ready) {
       return Failure(ready.failure()).at(site);
     }

@@ -51,7 +51,7 @@ class FurtherStream {
 /// Allocates the memory of both sides, without a first user: this stream is used for one copy only.
 Result<void> ensure_both(const CopyRows& rows, CallSite site) noexcept {
   if (Result<void> there = rows.to.try_ensure({}, site); !there) return there;
-  if (rows.from.kind() == StorageKind::file) return {};
+  if (rows.from.kind() == MemoryKind::file) return {};
   return rows.from.try_ensure({}, site);
 }
 
@@ -189,7 +189,7 @@ Result<void> run_elsewhere(const CopyRows& rows, StreamRef stream, const Device&
 // Runs the copy through host memory, with one stream per side as needed.
 Result<void> run_staged(const CopyRows& rows, StreamRef stream, StagedTransfer::Between between,
                         FurtherStreams further, CallSite site) noexcept {
-  const bool is_file = rows.from.kind() == StorageKind::file;
+  const bool is_file = rows.from.kind() == MemoryKind::file;
   StreamRef writer = stream, reader = is_file ? StreamRef{} : stream;
   FurtherStream other_writer, other_reader;
   const auto take = [&](const Device& device, FurtherStream& other,
@@ -255,7 +255,7 @@ class MoveWithin {
     ResourceHandle resource = storage_.resource();
     if (!resource) {
       const MemoryKind kind =
-          storage_.kind() == StorageKind::managed ? MemoryKind::managed
+          storage_.kind() == MemoryKind::managed ? MemoryKind::managed
           : is_host_memory(storage_) && storage_.device().can(Capability::pinned_memory)
               ? MemoryKind::pinned
               : MemoryKind::device;

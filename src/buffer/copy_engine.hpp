@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "buffer/copy_route.hpp"
 #include "tern/buffer/buffer.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/core/call_site.hpp"

@@ -5,7 +5,7 @@ namespace {
 
 /// Memory that only streams of its own device can use, and that peer copies can reach.
 bool is_device_memory(const Storage& storage) noexcept {
-  return storage.kind() == StorageKind::device || storage.kind() == StorageKind::mapped;
+  return storage.kind() == MemoryKind::device || storage.kind() == MemoryKind::mapped;
 }
 
 bool are_peers(const Storage& to, const Storage& from) noexcept {
@@ -43,22 +43,22 @@ Result<void> check_stream_of(const Storage& storage, StreamRef stream, CallSite 
 
 bool is_host_memory(const Storage& storage) noexcept {
   switch (storage.kind()) {
-    case StorageKind::host:
-    case StorageKind::pinned:
-    case StorageKind::registered:
+    case MemoryKind::host:
+    case MemoryKind::pinned:
+    case MemoryKind::registered:
       return true;
-    case StorageKind::managed:
+    case MemoryKind::managed:
       return storage.device().info().is_host;
-    case StorageKind::file:
-    case StorageKind::device:
-    case StorageKind::mapped:
+    case MemoryKind::file:
+    case MemoryKind::device:
+    case MemoryKind::mapped:
       return false;
   }
   return false;
 }
 
 bool reaches(DeviceId device, const Storage& storage) noexcept {
-  if (storage.kind() == StorageKind::file) return false;
+  if (storage.kind() == MemoryKind::file) return false;
   return is_host_memory(storage) || storage.device().id() == device;
 }
 
@@ -66,7 +66,7 @@ std::optional<CopyPlan> plan_copy(const Storage& to, const Storage& from,
                                   DeviceId device) noexcept {
   const DeviceId there = to.device().id(), here = from.device().id();
   const bool is_party = device == there || device == here;
-  if (from.kind() == StorageKind::file) {
+  if (from.kind() == MemoryKind::file) {
     if (!reaches(device, to) && !is_party) return std::nullopt;
     return CopyPlan{CopyRoute::from_file, nullptr};
   }

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <string_view>
 
-#include "tern/buffer/copy.hpp"
+#include "tern/buffer/buffer.hpp"
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
@@ -15,6 +17,23 @@
 #include "tern/device/stream.hpp"
 
 namespace tern {
+
+/// The route that the bytes of a copy take.
+enum class CopyRoute : std::uint8_t {
+  direct,       // submitted to the stream
+  handed_over,  // submitted to a stream of the other side's device, with waits on both ends
+  peer,         // between two devices of one backend, on a stream of the destination's device
+  staged,       // through host memory, piece by piece
+  from_file     // the host reads the file, into host memory or through a staging buffer
+};
+/// Returns the name of the enumerator, such as "direct".
+[[nodiscard]] std::string_view name(CopyRoute route) noexcept;
+
+/// Returns the route of a copy on a stream of `device`. Copies nothing. Fails with not_allocated
+/// for an empty handle, read_only if the destination is a file, and device_mismatch if neither side
+/// belongs to the device, unless the device reaches both sides.
+[[nodiscard]] Result<CopyRoute> try_copy_route(const Buffer& destination, const Buffer& source,
+                                               const Device& device) noexcept;
 
 /// Checks that the stream belongs to the storage's device (device_mismatch).
 [[nodiscard]] Result<void> check_stream_of(const Storage& storage, StreamRef stream,

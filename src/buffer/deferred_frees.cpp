@@ -43,11 +43,11 @@ void DeferredFrees::keep(Storage* storage) noexcept {
   count_.fetch_add(1, std::memory_order_relaxed);
 }
 
-DeferredFreeCount DeferredFrees::count() noexcept {
+MemoryCount DeferredFrees::count() noexcept {
   const std::lock_guard lock(mutex);
-  DeferredFreeCount kept;
+  MemoryCount kept;
   for (const Storage* storage = first; storage != nullptr; storage = storage->next_) {
-    ++kept.storages;
+    ++kept.count;
     kept.bytes += storage->bytes();
   }
   return kept;
@@ -105,9 +105,9 @@ void DeferredFrees::poll_some() noexcept {
   is_polling = false;
 }
 
-DeferredFreeCount deferred_frees() noexcept { return DeferredFrees::count(); }
+MemoryCount deferred_frees() noexcept { return DeferredFrees::count(); }
 
-DeferredFreeCount reclaim_deferred() noexcept {
+MemoryCount reclaim_deferred() noexcept {
   DeferredFrees::poll();
   return DeferredFrees::count();
 }

@@ -26,7 +26,7 @@ class DeferredFrees {
   [[nodiscard]] static bool has_any() noexcept {
     return count_.load(std::memory_order_relaxed) != 0;
   }
-  [[nodiscard]] static DeferredFreeCount count() noexcept;
+  [[nodiscard]] static MemoryCount count() noexcept;
   /// Returns whether the list has reached its threshold, so that the caller should wait for the
   /// devices of its storages.
   [[nodiscard]] static bool should_reclaim() noexcept {

@@ -61,11 +61,11 @@ void Export::end() noexcept {
   storage_ = {};
 }
 
-ExportCount exported_memory() noexcept {
+MemoryCount exported_memory() noexcept {
   return {exports.load(std::memory_order_relaxed), exported_bytes.load(std::memory_order_relaxed)};
 }
 
-Result<DeferredFreeCount> try_reclaim_exported() noexcept {
+Result<MemoryCount> try_reclaim_exported() noexcept {
   for (;;) {
     const Device device = DeferredFrees::device_of_exported();
     if (device.is_open()) {
@@ -76,7 +76,7 @@ Result<DeferredFreeCount> try_reclaim_exported() noexcept {
     }
     // Freeing memory may call an owner that ends other exports, which need a wait of their own. So
     // repeat.
-    const DeferredFreeCount left = reclaim_deferred();
+    const MemoryCount left = reclaim_deferred();
     if (!device.is_open() && !DeferredFrees::device_of_exported().is_open()) return left;
   }
 }

@@ -243,7 +243,7 @@ Result<Buffer> try_open(std::string_view path, const FileOptions& options) {
         .with("path", path);
   }
   Result<StorageHandle> storage =
-      Storage::try_make(Device(), *bytes, StorageKind::file, std::move(origin),
+      Storage::try_make(Device(), *bytes, MemoryKind::file, std::move(origin),
                         {.tag = options.tag, .checked = options.checked, .site = site});
   if (!storage) return storage.failure();
   if (options.map) {

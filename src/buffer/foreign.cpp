@@ -49,8 +49,8 @@ bool is_inside(const PointerInfo& known, const void* address, std::size_t bytes)
 }
 
 /// Asks the device for the kind of the memory. `known` caches the answer for later calls.
-Result<StorageKind> find_kind(const Device& device, const void* address, std::size_t bytes,
-                              PointerInfo& known, CallSite site) noexcept {
+Result<MemoryKind> find_kind(const Device& device, const void* address, std::size_t bytes,
+                             PointerInfo& known, CallSite site) noexcept {
   if (bytes != 0 && is_inside(known, address, bytes)) {
     return storage_kind_of(known.kind, device.info().is_host);
   }
@@ -63,7 +63,7 @@ Result<StorageKind> find_kind(const Device& device, const void* address, std::si
     // To this device it is host memory, but it may belong to another device.
     Result<void> here = DeviceState::check_not_elsewhere(device, address);
     if (!here) return Failure(here.failure()).at(site);
-    return StorageKind::host;
+    return MemoryKind::host;
   }
   const auto begin = reinterpret_cast<std::uintptr_t>(first->base);
   const std::size_t offset = reinterpret_cast<std::uintptr_t>(address) - begin;
@@ -181,7 +181,7 @@ struct Earlier {
 
 /// Makes a buffer with memory over an origin and records the earlier use.
 template <class Terms>
-Result<Buffer> try_make(const Device& device, std::size_t bytes, StorageKind kind,
+Result<Buffer> try_make(const Device& device, std::size_t bytes, MemoryKind kind,
                         std::unique_ptr<StorageOrigin> origin, Shape shape, DType dtype,
                         const Earlier& earlier, const Terms& terms) noexcept {
   Result<StorageHandle> storage =
@@ -206,7 +206,7 @@ Result<Buffer> try_take(const Device& device, void* address, Shape shape, DType 
                         const Earlier& earlier, Terms&& terms, PointerInfo& known) noexcept {
   const Result<std::size_t> bytes = check_range(address, shape, dtype, terms.site);
   if (!bytes) return bytes.failure();
-  const Result<StorageKind> kind = find_kind(device, address, *bytes, known, terms.site);
+  const Result<MemoryKind> kind = find_kind(device, address, *bytes, known, terms.site);
   if (!kind) return kind.failure();
   StorageOrigin::Memory memory;
   if (*bytes != 0) {
@@ -397,7 +397,7 @@ Result<Buffer> try_register_host(const Device& device, void* address, Shape shap
   std::unique_ptr<StorageOrigin> origin(
       new (std::nothrow) RegisteredOrigin(device, address, *bytes, options.read_only));
   if (!origin) return no_host_memory("registered memory", options.site);
-  return try_make(device, *bytes, StorageKind::registered, std::move(origin), std::move(shape),
+  return try_make(device, *bytes, MemoryKind::registered, std::move(origin), std::move(shape),
                   dtype, {}, options);
 }
 

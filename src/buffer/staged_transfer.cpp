@@ -64,7 +64,7 @@ Result<StorageHandle> StagedTransfer::try_make_chunk() noexcept {
   }
   std::unique_ptr<StorageOrigin> heap(new (std::nothrow) HeapMemory(size_));
   if (!heap) return no_host_memory("a staged copy", site_);
-  Result<StorageHandle> chunk = Storage::try_make(to_.device(), size_, StorageKind::host,
+  Result<StorageHandle> chunk = Storage::try_make(to_.device(), size_, MemoryKind::host,
                                                   std::move(heap), options_for_chunk(site_));
   if (!chunk) return chunk;
   if (Result<void> there = (*chunk)->try_ensure({}, site_); !there) return there.failure();

@@ -15,7 +15,7 @@
 #include "tern/buffer/storage_options.hpp"
 #include "tern/buffer/use.hpp"
 #include "tern/core/bytes.hpp"
-#include "tern/core/config.hpp"
+#include "tern/detail/core/config.hpp"
 #include "tern/memory/default_resource.hpp"
 
 namespace tern {
@@ -115,7 +115,7 @@ Failure read_only(const StorageOrigin& origin, CallSite site) noexcept {
 
 /// Host and device must not use such managed memory at the same time.
 bool must_be_idle_for_host(const Storage& storage) noexcept {
-  return storage.kind() == StorageKind::managed &&
+  return storage.kind() == MemoryKind::managed &&
          !storage.device().can(Capability::concurrent_managed);
 }
 
@@ -202,8 +202,8 @@ void Storage::operator delete(void* record, const std::nothrow_t&) noexcept {
   operator delete(record);
 }
 
-StorageKind Storage::find_kind() const noexcept {
-  const StorageKind kind =
+MemoryKind Storage::find_kind() const noexcept {
+  const MemoryKind kind =
       storage_kind_of(resource_->traits().kind, resource_->device().info().is_host);
   kind_.store(static_cast<std::uint8_t>(kind), std::memory_order_relaxed);
   return kind;
@@ -252,7 +252,7 @@ Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes,
   return try_make_from(*resource, bytes, options);
 }
 
-Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes, StorageKind kind,
+Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes, MemoryKind kind,
                                         std::unique_ptr<StorageOrigin> origin,
                                         const StorageOptions& options) noexcept {
   if (Result<void> sound = check_options(bytes, options); !sound) return sound.failure();
@@ -551,7 +551,7 @@ Result<void> Storage::check_range(std::size_t offset, std::size_t bytes,
 
 Result<void> Storage::check_kernels_reach(Access access, CallSite site) const noexcept {
   // Device memory of a resource is by far the most common case.
-  if (resource_ && kind() != StorageKind::host) return {};
+  if (resource_ && kind() != MemoryKind::host) return {};
   const Reach reach = this->reach();
   if (reach.kernels_read && (reach.kernels_write || !is_write(access))) return {};
   if (is_write(access) && is_read_only()) return read_only(*origin(), site);
@@ -564,7 +564,7 @@ Result<void> Storage::check_use(StreamRef stream, Access access, std::size_t off
                                 std::size_t bytes, CallSite site, Streams streams) noexcept {
   if (!is_within(offset, bytes, this->bytes())) return check_range(offset, bytes, site);
   if (is_write(access) && is_read_only()) return read_only(*origin(), site);
-  if (streams == Streams::own_device && kind() == StorageKind::file) {
+  if (streams == Streams::own_device && kind() == MemoryKind::file) {
     return Failure(ErrorCode::unsupported,
                    "work on a device cannot access {what}. Copy its bytes to the device first.",
                    site)
@@ -636,7 +636,7 @@ Result<void> Storage::try_wait_host(Access access, std::size_t offset, std::size
   }
   if (StorageOrigin* const origin = this->origin()) {
     if (Result<void> usable = origin->try_access(site); !usable) return usable;
-    if (kind() == StorageKind::file) return {};
+    if (kind() == MemoryKind::file) return {};
   }
   return device().try_note_host_access(static_cast<std::byte*>(host_address_) + offset, bytes,
                                        access, site);
@@ -751,7 +751,7 @@ std::optional<std::size_t> Storage::try_begin_export() noexcept {
 
 std::size_t Storage::end_export() noexcept {
   ColdState& cold = *this->cold();
-  if (kind() != StorageKind::host) {
+  if (kind() != MemoryKind::host) {
     // The storage holds a handle of its device, so the device is open and need not be looked up.
     const std::shared_ptr<DeviceState>& device = DeviceState::of(this->device());
     const std::uint64_t next = device ? device->next_barrier() : 0;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "buffer/strided_span.hpp"
 #include "core/no_host_memory.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/core/bytes.hpp"
@@ -79,9 +80,8 @@ StridedBuffer::StridedBuffer(const Buffer& buffer)
       count_(buffer.size()),
       dtype_(buffer.dtype()) {}
 
-Result<StridedBuffer::Reach> StridedBuffer::try_reach(const Shape& shape,
-                                                      std::span<const std::int64_t> strides,
-                                                      DType dtype, CallSite site) noexcept {
+Result<StridedSpan> try_strided_span(const Shape& shape, std::span<const std::int64_t> strides,
+                                     DType dtype, CallSite site) noexcept {
   if (strides.size() != shape.rank()) {
     return Failure(ErrorCode::shape_mismatch,
                    "{actual} strides were given for {expected} dimensions. Pass one stride per "
@@ -90,9 +90,9 @@ Result<StridedBuffer::Reach> StridedBuffer::try_reach(const Shape& shape,
         .with("expected", shape.rank())
         .with("actual", strides.size());
   }
-  if (shape.is_empty()) return Reach{};
+  if (shape.is_empty()) return StridedSpan{};
   const std::size_t width = size_bytes(dtype);
-  Reach all;
+  StridedSpan all;
   for (std::size_t i = 0; i < shape.rank(); ++i) {
     const std::size_t extent = shape.extents()[i];
     if (extent < 2) continue;
@@ -135,7 +135,7 @@ Result<StridedBuffer> StridedBuffer::try_over(Buffer&& buffer, std::size_t offse
         .with("name", "dtype")
         .with("value", name(dtype));
   }
-  const Result<Reach> reach = try_reach(shape, strides, dtype, site);
+  const Result<StridedSpan> reach = try_strided_span(shape, strides, dtype, site);
   if (!reach) return reach.failure();
   const Result<std::size_t> count = shape.try_element_count();
   if (!count) return Failure(count.failure()).at(site);

@@ -23,7 +23,7 @@ struct AtomicCount {
     calls.fetch_add(1, std::memory_order_relaxed);
     bytes.fetch_add(size, std::memory_order_relaxed);
   }
-  [[nodiscard]] TransferCount get() const noexcept {
+  [[nodiscard]] CopyCount get() const noexcept {
     return {calls.load(std::memory_order_relaxed), bytes.load(std::memory_order_relaxed)};
   }
 };
@@ -106,11 +106,11 @@ TransferPurpose purpose_of(TransferDirection direction, std::size_t bytes) noexc
 }
 
 bool is_on_host(const Storage& storage) noexcept {
-  return is_host_memory(storage) || storage.kind() == StorageKind::file;
+  return is_host_memory(storage) || storage.kind() == MemoryKind::file;
 }
 
 /// Counts for this rule and the rules around it, up to a rule of Mode::allow.
-void note(TransferCount TransferRule::*count, std::size_t bytes) noexcept {
+void note(CopyCount TransferRule::*count, std::size_t bytes) noexcept {
   for (TransferRule* rule = rule_in_force;
        rule != nullptr && rule->mode != TransferRule::Mode::allow; rule = rule->outer) {
     rule->*count += {1, bytes};
@@ -211,14 +211,14 @@ TransferCounts transfer_counts(Tag tag) noexcept {
   return counts;
 }
 
-std::vector<TaggedTransfers> transfer_counts_by_tag() {
-  std::vector<TaggedTransfers> all;
+std::vector<std::pair<Tag, TransferCounts>> transfer_counts_by_tag() {
+  std::vector<std::pair<Tag, TransferCounts>> all;
   for (std::size_t row = 0; row < max_counted_tags; ++row) {
     const std::uint32_t name = places[row].load(std::memory_order_acquire);
     if (name == 0) continue;
-    TaggedTransfers& one = all.emplace_back();
-    one.tag = std::bit_cast<Tag>(static_cast<std::uint16_t>(name - 1));
-    add_row(one.counts, row);
+    auto& [tag, counts] = all.emplace_back();
+    tag = std::bit_cast<Tag>(static_cast<std::uint16_t>(name - 1));
+    add_row(counts, row);
   }
   return all;
 }

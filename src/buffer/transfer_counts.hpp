@@ -9,7 +9,7 @@
 
 #include <cstddef>
 
-#include "tern/buffer/copy.hpp"
+#include "buffer/copy_route.hpp"
 #include "tern/buffer/transfer_audit.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"

@@ -72,17 +72,17 @@ bool UseRecord::make_room() noexcept {
   return true;
 }
 
-Result<UseRecord::Ticket> UseRecord::try_lock_in_turn(Access access, Turn turn,
+Result<UseRecord::Ticket> UseRecord::try_lock_in_turn(Access access, LockMode turn,
                                                       CallSite site) noexcept {
   const bool writes = tern::is_write(access);
-  if (turn == Turn::none) {
+  if (turn == LockMode::none) {
     mutex_.lock();
     return Ticket(version_, false, writes);
   }
   const auto thread = static_cast<std::uint32_t>(this_thread());
   mutex_.lock();
   if (is_blocked(thread, writes)) [[unlikely]] {
-    if (turn == Turn::if_free) {
+    if (turn == LockMode::if_free) {
       mutex_.unlock();
       return Ticket();
     }
@@ -212,11 +212,11 @@ bool UseRecord::add_waits(StreamId id, Access access, MarkSet& waits) noexcept {
 }
 
 Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, MarkSet& waits,
-                                               Turn turn, CallSite site) noexcept {
+                                               LockMode turn, CallSite site) noexcept {
   // Requested now, so that the stream does not end without a mark after the coming work.
   static_cast<void>(stream.next_mark());
   Result<Ticket> ticket = try_lock_in_turn(access, turn, site);
-  if (!ticket || (turn == Turn::if_free && !ticket->has_turn())) [[unlikely]]
+  if (!ticket || (turn == LockMode::if_free && !ticket->has_turn())) [[unlikely]]
     return ticket;
   const std::lock_guard lock(mutex_, std::adopt_lock);
   if (!make_room() || !add_waits(stream.id(), access, waits)) {
@@ -231,7 +231,7 @@ Result<UseRecord::Ticket> UseRecord::try_begin_on_host(Access access, CallSite s
   for (;;) {
     // Wait for devices without holding the turn, because their progress may need other threads.
     if (Result<void> ready = try_wait(access); !ready) return Failure(ready.failure()).at(site);
-    const Result<Ticket> ticket = try_lock_in_turn(access, Turn::wait, site);
+    const Result<Ticket> ticket = try_lock_in_turn(access, LockMode::wait, site);
     if (!ticket) return ticket;
     ++begun_;
     mutex_.unlock();
@@ -258,10 +258,10 @@ Result<void> UseRecord::try_order(StreamRef stream, Access access, CallSite site
 }
 
 Result<UseRecord::Ticket> UseRecord::try_begin(StreamRef stream, Access access, CallSite site,
-                                               Turn turn) noexcept {
+                                               LockMode turn) noexcept {
   MarkSet waits;
   Result<Ticket> ticket = try_begin(stream, access, waits, turn, site);
-  if (!ticket || (turn == Turn::if_free && !ticket->has_turn())) return ticket;
+  if (!ticket || (turn == LockMode::if_free && !ticket->has_turn())) return ticket;
   // Devices are queried without the lock.
   for (const Mark mark : waits.all()) {
     if (Result<void> queued = order_behind(stream, mark, site); !queued) {

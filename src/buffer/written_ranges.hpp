@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/interval_map.hpp"
-#include "tern/buffer/storage_options.hpp"
+#include "tern/detail/buffer/byte_range.hpp"
 
 namespace tern {
 

@@ -67,9 +67,9 @@ Result<StorageHandle> CopyAllocator::try_make_host(std::size_t bytes, ResourceHa
     options.resource = find_resource(options_, device.id(), MemoryKind::device);
     return Storage::try_make(device, bytes, options);
   }
-  const bool wants_pinned =
-      options_.pinned == Pinned::required ||
-      (options_.pinned == Pinned::prefer && !options_.guard && bytes >= min_pinned_bytes);
+  const bool wants_pinned = options_.pinned == Pinned::required ||
+                            (options_.pinned == Pinned::prefer && !options_.guard.value_or(false) &&
+                             bytes >= min_pinned_bytes);
   if (wants_pinned && (!is_host || find_resource(options_, {}, MemoryKind::pinned))) {
     options.resource = find_resource(options_, {}, MemoryKind::pinned);
     options.kind = MemoryKind::pinned;
@@ -91,13 +91,13 @@ Result<StorageHandle> CopyAllocator::try_make_host(std::size_t bytes, ResourceHa
     return Storage::try_make(device, bytes, options);
   }
   std::unique_ptr<StorageOrigin> heap;
-  if (options_.guard && bytes != 0) {
+  if (options_.guard.value_or(false) && bytes != 0) {
     heap.reset(new (std::nothrow) GuardedHeap(bytes, options_.tag));
   } else {
     heap.reset(new (std::nothrow) HostHeap(bytes));
   }
   if (!heap) return no_host_memory("a copy on the host", site);
-  return Storage::try_make(device, bytes, StorageKind::host, std::move(heap), options);
+  return Storage::try_make(device, bytes, MemoryKind::host, std::move(heap), options);
 }
 
 Result<StorageHandle> CopyAllocator::try_host_copy(std::size_t bytes, StreamRef stream,

@@ -8,6 +8,7 @@
 #include "coherence/totals.hpp"
 #include "coherence/unified_core.hpp"
 #include "core/text.hpp"
+#include "memory/budget_state.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/budget_resource.hpp"
 
@@ -130,7 +131,7 @@ bool may_fit_later(const Failure& failure) noexcept {
                                   failure.number("fits_after_pending").value_or(0) != 0);
 }
 
-std::vector<TagResidency> residents_by_tag(Place place) { return by_tag(*Residents::of(place)); }
+std::vector<TagResidency> residency_by_tag(Place place) { return by_tag(*Residents::of(place)); }
 
 EvictionRequest::EvictionRequest(Residents& where, const EvictionWanted& wanted) noexcept
     : where_(where),
@@ -202,7 +203,7 @@ bool EvictionRequest::is_hopeless(const Failure& why) noexcept {
       if (!evictability.can_go || !may_go(evictability.kind, false)) return;
       if (is_under(evictability.resource, level)) evictable += evictability.bytes;
     });
-    const BudgetState now = level.state();
+    const BudgetState now = state_of(level);
     const std::size_t staying = minus(now.charged_bytes, now.pending_bytes + evictable);
     limit_bytes_ = now.limit_bytes;
     is_hopeless_ = wanted_.bytes > minus(now.limit_bytes, staying);
@@ -255,7 +256,7 @@ bool EvictionRequest::free(std::size_t bytes, const Failure& why) noexcept try {
 bool EvictionRequest::fits_later(const Failure& why) const noexcept {
   // A request above the limit itself can never fit.
   const bool is_too_large = visit_budgets(wanted_.resource, [&](const Budget& level) {
-    return level.has_limit() && wanted_.bytes > level.state().limit_bytes;
+    return level.has_limit() && wanted_.bytes > state_of(level).limit_bytes;
   });
   if (is_too_large) return false;
   const std::uint64_t begun = where_.transits_begun();
@@ -284,7 +285,7 @@ bool EvictionRequest::would_fit_later(const Failure& why) const noexcept {
   }
   return !visit_budgets(wanted_.resource, [&](const Budget& level) {
     if (!level.has_limit()) return false;
-    const BudgetState now = level.state();
+    const BudgetState now = state_of(level);
     const std::size_t staying = minus(now.charged_bytes, now.pending_bytes + bytes_of(&level));
     return wanted_.bytes > minus(now.limit_bytes, staying);
   });

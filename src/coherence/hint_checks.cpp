@@ -8,7 +8,7 @@
 namespace tern {
 
 Result<void> check_managed(const Buffer& buffer, CallSite site) noexcept {
-  if (buffer && buffer.kind() == StorageKind::managed) return {};
+  if (buffer && buffer.kind() == MemoryKind::managed) return {};
   return Failure(ErrorCode::invalid_argument,
                  "hints apply to managed memory only, and not to {value} memory. Make the buffer "
                  "with MemoryKind::managed, or use a ManagedBuffer.",

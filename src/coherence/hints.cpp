@@ -21,22 +21,23 @@ bool is_accessed_by(Advice advice) noexcept {
   return advice == Advice::set_accessed_by || advice == Advice::unset_accessed_by;
 }
 
-Result<void> check_advice(AdvicePair advice, CallSite site) noexcept {
-  if (!has_place(advice.advice)) return {};
-  if (is_accessed_by(advice.advice) && advice.place.is_host() && advice.place != Place::host()) {
+Result<void> check_advice(std::pair<Advice, Place> advice, CallSite site) noexcept {
+  if (!has_place(advice.first)) return {};
+  if (is_accessed_by(advice.first) && advice.second.is_host() && advice.second != Place::host()) {
     return Failure(ErrorCode::invalid_device,
                    "drivers keep mappings for devices and the host, not for a NUMA node ({spec} "
                    "{number}). Pass the host instead.",
                    site)
         .with("spec", "host numa")
-        .with("number", advice.place.index());
+        .with("number", advice.second.index());
   }
-  return check_page_place(advice.place, site);
+  return check_page_place(advice.second, site);
 }
 
 /// Returns the advice that restores the setting from before `told`.
-AdvicePair opposite_of(AdvicePair told, const ManagedInfo& before) noexcept {
-  switch (told.advice) {
+std::pair<Advice, Place> opposite_of(std::pair<Advice, Place> told,
+                                     const ManagedInfo& before) noexcept {
+  switch (told.first) {
     case Advice::set_read_mostly:
     case Advice::unset_read_mostly:
       return {before.is_read_mostly ? Advice::set_read_mostly : Advice::unset_read_mostly, {}};
@@ -48,17 +49,17 @@ AdvicePair opposite_of(AdvicePair told, const ManagedInfo& before) noexcept {
     case Advice::unset_accessed_by:
       break;
   }
-  return {before.is_accessed_by(told.place) ? Advice::set_accessed_by : Advice::unset_accessed_by,
-          told.place};
+  return {before.is_accessed_by(told.second) ? Advice::set_accessed_by : Advice::unset_accessed_by,
+          told.second};
 }
 
 /// Adds the setting of one part to that of the whole range.
 template <class T>
-void join(InForce<T>& whole, const T& part, bool is_first) {
+void join(T& whole, bool& is_mixed, const T& part, bool is_first) {
   if (is_first) {
-    whole.value = part;
-  } else if (whole.value != part) {
-    whole.is_mixed = true;
+    whole = part;
+  } else if (whole != part) {
+    is_mixed = true;
   }
 }
 
@@ -120,11 +121,11 @@ Result<HintRange> Hints::try_resolve(std::optional<HintRange> range, CallSite si
   return *range;
 }
 
-Result<EffectiveRange> Hints::try_effective_range(std::optional<HintRange> asked,
-                                                  CallSite site) const noexcept {
+Result<HintRange> Hints::try_effective_range(std::optional<HintRange> asked,
+                                             CallSite site) const noexcept {
   const Result<HintRange> range = try_resolve(asked, site);
   if (!range) return range.failure();
-  EffectiveRange effective{range->offset_bytes, range->bytes, 0, 0};
+  HintRange effective{range->offset_bytes, range->bytes, 0, 0};
   if (range->bytes == 0) return effective;
   if (Result<void> there = buffer_.try_ensure_allocated({}, site); !there) return there.failure();
   const Result<std::uintptr_t> address = buffer_.try_address();
@@ -137,7 +138,7 @@ Result<EffectiveRange> Hints::try_effective_range(std::optional<HintRange> asked
 }
 
 Result<void> Hints::try_note_edges(HintRange range, CallSite site) const noexcept {
-  const Result<EffectiveRange> effective = try_effective_range(range, site);
+  const Result<HintRange> effective = try_effective_range(range, site);
   if (!effective) return effective.failure();
   const std::size_t begin = buffer_.offset_bytes() + range.offset_bytes;
   // Memory before the storage belongs to another storage, which has its own record.
@@ -170,15 +171,16 @@ Result<std::vector<Hints::Part>> Hints::try_parts(HintRange range, CallSite site
 
 // --- Advice
 
-Result<void> Hints::try_tell(AdvicePair advice, HintRange range, CallSite site) const noexcept {
+Result<void> Hints::try_tell(std::pair<Advice, Place> advice, HintRange range,
+                             CallSite site) const noexcept {
   if (Result<void> noted = try_note_edges(range, site); !noted) return noted;
-  if (Result<void> noted = buffer_.storage()->try_note_advice(advice.advice, advice.place);
+  if (Result<void> noted = buffer_.storage()->try_note_advice(advice.first, advice.second);
       !noted) {
     return noted;
   }
   const Result<void> told = buffer_.device().try_advise(
       buffer_.storage()->first_byte() + buffer_.offset_bytes() + range.offset_bytes, range.bytes,
-      advice.advice, advice.place);
+      advice.first, advice.second);
   if (!told) return Failure(told.failure()).at(site);
   return {};
 }
@@ -191,14 +193,14 @@ Result<HintReport> Hints::try_report(HintRange range, Capability wanted,
   if (!able) return able.failure();
   report.skipped = *able;
   if (!report.is_sent()) return report;
-  const Result<EffectiveRange> effective = try_effective_range(range, site);
+  const Result<HintRange> effective = try_effective_range(range, site);
   if (!effective) return effective.failure();
   report.range = *effective;
   return report;
 }
 
-Result<HintReport> Hints::try_advise(AdvicePair advice, std::optional<HintRange> asked,
-                                     CallSite site) const noexcept {
+Result<HintReport> Hints::try_advise(std::pair<Advice, Place> advice,
+                                     std::optional<HintRange> asked, CallSite site) const noexcept {
   const Result<HintRange> range = try_resolve(asked, site);
   if (!range) return range.failure();
   if (Result<void> sound = check_advice(advice, site); !sound) return sound.failure();
@@ -212,27 +214,27 @@ Result<HintUndo> Hints::try_apply(const MigrationPolicy& policy, std::optional<H
                                   CallSite site) const noexcept try {
   const Result<HintRange> range = try_resolve(asked, site);
   if (!range) return range.failure();
-  const std::vector<AdvicePair> advice = policy.advice();
+  const std::vector<std::pair<Advice, Place>> advice = policy.advice();
   HintReport report{HintSkip::none, {range->offset_bytes, range->bytes, 0, 0}};
   if (advice.empty()) {
     report.skipped = HintSkip::default_policy;
     return HintUndo(*this, {}, {}, report);
   }
-  for (const AdvicePair& one : advice) {
+  for (const std::pair<Advice, Place>& one : advice) {
     if (Result<void> sound = check_advice(one, site); !sound) return sound.failure();
   }
   const Result<HintSkip> able = check_able(buffer_.device(), Capability::advice, options_, site);
   if (!able) return able.failure();
   report.skipped = range->bytes == 0 ? HintSkip::zero_bytes : *able;
   if (!report.is_sent()) return HintUndo(*this, {}, {}, report);
-  const Result<EffectiveRange> effective = try_effective_range(*range, site);
+  const Result<HintRange> effective = try_effective_range(*range, site);
   if (!effective) return effective.failure();
   report.range = *effective;
   Result<std::vector<Part>> before = try_parts(*range, site);
   if (!before) return before.failure();
   HintUndo undo(*this, {}, *std::move(before), report);
   undo.told_.reserve(advice.size());
-  for (const AdvicePair& one : advice) {
+  for (const std::pair<Advice, Place>& one : advice) {
     if (Result<void> told = try_tell(one, *range, site); !told) {
       // Takes back what was applied, as far as the driver allows. The first failure is returned.
       static_cast<void>(undo.try_restore(site));
@@ -271,11 +273,11 @@ HintUndo Hints::apply_at(const MigrationPolicy& policy, Place place, std::option
   return try_apply_at(policy, place, range, site).value();
 }
 
-Result<HintState> Hints::try_query(std::optional<HintRange> asked, CallSite site) const noexcept
+Result<ManagedInfo> Hints::try_query(std::optional<HintRange> asked, CallSite site) const noexcept
     try {
   const Result<HintRange> range = try_resolve(asked, site);
   if (!range) return range.failure();
-  HintState state;
+  ManagedInfo state;
   if (range->bytes == 0) return state;
   const Device& device = buffer_.device();
   const bool is_concurrent = device.can(Capability::concurrent_managed);
@@ -293,10 +295,10 @@ Result<HintState> Hints::try_query(std::optional<HintRange> asked, CallSite site
   for (const Part& part : *parts) {
     std::vector<Place> accessors = part.info.accessed_by;
     std::ranges::sort(accessors);
-    join(state.read_mostly, part.info.is_read_mostly, is_first);
-    join(state.preferred, part.info.preferred, is_first);
-    join(state.accessed_by, accessors, is_first);
-    join(state.last_prefetch, part.info.last_prefetch, is_first);
+    join(state.is_read_mostly, state.is_read_mostly_mixed, part.info.is_read_mostly, is_first);
+    join(state.preferred, state.is_preferred_mixed, part.info.preferred, is_first);
+    join(state.accessed_by, state.is_accessed_by_mixed, accessors, is_first);
+    join(state.last_prefetch, state.is_last_prefetch_mixed, part.info.last_prefetch, is_first);
     is_first = false;
   }
   return state;
@@ -370,8 +372,8 @@ Result<HintReport> Hints::try_discard_prefetch(Place place, StreamRef stream,
 
 // --- Undo
 
-HintUndo::HintUndo(Hints hints, std::vector<AdvicePair> told, std::vector<Hints::Part> before,
-                   HintReport report) noexcept
+HintUndo::HintUndo(Hints hints, std::vector<std::pair<Advice, Place>> told,
+                   std::vector<Hints::Part> before, HintReport report) noexcept
     : hints_(std::move(hints)),
       told_(std::move(told)),
       before_(std::move(before)),
@@ -380,7 +382,7 @@ HintUndo::HintUndo(Hints hints, std::vector<AdvicePair> told, std::vector<Hints:
 Result<void> HintUndo::try_restore(CallSite site) const noexcept {
   Result<void> first;
   for (const Hints::Part& part : before_) {
-    for (const AdvicePair& told : told_) {
+    for (const std::pair<Advice, Place>& told : told_) {
       const Result<void> restored = hints_.try_tell(opposite_of(told, part.info), part.range, site);
       if (!restored && first) first = restored;
     }

@@ -51,7 +51,7 @@ std::optional<HostSeal::Broken> HostAccessChecks::take_broken(const Sealed& copy
 
 GuardedHeap* HostAccessChecks::guarded(const CopySet& copies) noexcept {
   const CopySet::Memory* const memory = unshared_memory(copies);
-  if (memory == nullptr || memory->storage->kind() != StorageKind::host) return nullptr;
+  if (memory == nullptr || memory->storage->kind() != MemoryKind::host) return nullptr;
   return dynamic_cast<GuardedHeap*>(memory->storage->origin());
 }
 

@@ -15,6 +15,7 @@
 
 #include "tern/buffer/storage_options.hpp"
 #include "tern/core/call_site.hpp"
+#include "tern/detail/buffer/byte_range.hpp"
 
 namespace tern {
 

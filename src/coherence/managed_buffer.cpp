@@ -24,7 +24,7 @@ bool share_managed(const Device& a, const Device& b) noexcept {
 }  // namespace
 
 Result<ManagedMemory> ManagedMemory::try_make(const Device& device, Shape shape, DType dtype,
-                                              const ManagedOptions& options) noexcept {
+                                              const StorageOptions& options) noexcept {
   if (device.is_open() && !device.can(Capability::managed_memory)) {
     return no_managed_memory(device, options.site);
   }
@@ -39,21 +39,17 @@ Result<ManagedMemory> ManagedMemory::try_make(const Device& device, Shape shape,
         .with("what", "a managed buffer")
         .with("requested", *bytes);
   }
-  Result<StorageHandle> storage =
-      Storage::try_make(device, *whole,
-                        {.resource = options.resource,
-                         .kind = MemoryKind::managed,
-                         .contents = options.contents,
-                         .alignment = *bytes >= usual_alignment ? usual_alignment : small_alignment,
-                         .tag = options.tag,
-                         .checked = options.checked,
-                         .site = options.site});
+  StorageOptions managed = options;
+  managed.kind = MemoryKind::managed;
+  managed.alignment =
+      std::max(options.alignment, *bytes >= usual_alignment ? usual_alignment : small_alignment);
+  Result<StorageHandle> storage = Storage::try_make(device, *whole, managed);
   if (!storage) return storage.failure();
   Result<Buffer> buffer =
       Buffer::try_over(*std::move(storage), 0, std::move(shape), dtype, options.site);
   if (!buffer) return buffer.failure();
-  if (Result<void> managed = check_managed(*buffer, options.site); !managed) {
-    return managed.failure();
+  if (Result<void> sound = check_managed(*buffer, options.site); !sound) {
+    return sound.failure();
   }
   return ManagedMemory(*std::move(buffer));
 }
@@ -65,9 +61,8 @@ Result<ManagedMemory> ManagedMemory::try_slice(std::size_t first, std::size_t co
   return ManagedMemory(*std::move(part));
 }
 
-HostWaitScope ManagedMemory::host_wait_scope() const noexcept {
-  return !buffer_ || buffer_.device().can(Capability::concurrent_managed) ? HostWaitScope::buffer
-                                                                          : HostWaitScope::device;
+bool ManagedMemory::host_waits_for_device() const noexcept {
+  return buffer_ && !buffer_.device().can(Capability::concurrent_managed);
 }
 
 Result<StorageUse> ManagedMemory::try_use(StreamRef stream, Access access,

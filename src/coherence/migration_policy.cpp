@@ -64,8 +64,8 @@ MigrationPolicy MigrationPolicy::accessed_by(Place place) const {
 
 bool MigrationPolicy::is_default() const noexcept { return *this == MigrationPolicy(); }
 
-std::vector<AdvicePair> MigrationPolicy::advice() const {
-  std::vector<AdvicePair> pairs;
+std::vector<std::pair<Advice, Place>> MigrationPolicy::advice() const {
+  std::vector<std::pair<Advice, Place>> pairs;
   if (is_read_mostly_) pairs.push_back({Advice::set_read_mostly, Place::host()});
   if (preferred_) pairs.push_back({Advice::set_preferred_location, *preferred_});
   for (const Place place : accessors_) pairs.push_back({Advice::set_accessed_by, place});

@@ -19,7 +19,7 @@
 namespace tern {
 namespace {
 
-using Entry = PrefetchPlan::Entry;
+using Entry = PrefetchEntry;
 
 /// Returns whether `next` continues the range of `before` to the same place. An entry without bytes
 /// continues nothing, because it is counted as skipped.
@@ -179,8 +179,8 @@ class Sender {
         !noted) {
       return noted;
     }
-    const Result<UseRecord::Ticket> ticket =
-        whole.storage()->uses().try_begin(run_stream_, Access::read, site_, UseRecord::Turn::none);
+    const Result<UseRecord::Ticket> ticket = whole.storage()->uses().try_begin(
+        run_stream_, Access::read, site_, UseRecord::LockMode::none);
     if (!ticket) return ticket.failure();
     tickets.push_back(*ticket);
     ranges.push_back({whole.storage()->first_byte() + begin, entry.range.bytes, entry.place});
@@ -225,9 +225,9 @@ Result<PrefetchPlan::Report> execute_with(const PrefetchPlan& plan, HintOptions 
 
 std::size_t PrefetchPlan::size() const noexcept { return entries_.size(); }
 
-std::span<const PrefetchPlan::Entry> PrefetchPlan::entries() const noexcept { return entries_; }
+std::span<const PrefetchEntry> PrefetchPlan::entries() const noexcept { return entries_; }
 
-std::string PrefetchPlan::Entry::text() const {
+std::string PrefetchEntry::text() const {
   return fmt::format("bytes [{}, {}) of {} to {}", range.offset_bytes,
                      range.offset_bytes + range.bytes, target->text(), place.text());
 }
@@ -288,7 +288,7 @@ PrefetchPlan PrefetchPlan::merged() const {
   return plan;
 }
 
-std::vector<PrefetchPlan::Peak> PrefetchPlan::peaks() const {
+std::vector<std::pair<Place, std::size_t>> PrefetchPlan::peaks() const {
   struct Load {
     std::size_t now = 0, peak = 0;
   };
@@ -306,16 +306,17 @@ std::vector<PrefetchPlan::Peak> PrefetchPlan::peaks() const {
     load.now += end - begin;
     load.peak = std::max(load.peak, load.now);
   }
-  std::vector<Peak> peaks;
+  std::vector<std::pair<Place, std::size_t>> peaks;
   for (const auto& [place, load] : loads) peaks.push_back({place, load.peak});
   return peaks;
 }
 
 Result<std::size_t> PrefetchPlan::try_check(Place place, const Budget& budget,
                                             CallSite site) const noexcept try {
-  const std::vector<Peak> all = peaks();
-  const auto found = std::ranges::find(all, place, &Peak::place);
-  const std::size_t peak = found == all.end() ? 0 : found->bytes;
+  std::size_t peak = 0;
+  for (const auto& [where, bytes] : peaks()) {
+    if (where == place) peak = bytes;
+  }
   if (peak == 0 || budget.would_fit(peak)) return peak;
   return Failure(ErrorCode::out_of_budget,
                  "a prefetch plan brings {requested} to {place} at one time, but budget '{budget}' "

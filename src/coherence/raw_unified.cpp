@@ -15,8 +15,8 @@
 #include "device/device_state.hpp"
 #include "tern/coherence/unified_options.hpp"
 #include "tern/core/bytes.hpp"
-#include "tern/core/config.hpp"
 #include "tern/detail/core/any_function.hpp"
+#include "tern/detail/core/config.hpp"
 
 namespace tern {
 
@@ -42,7 +42,7 @@ Failure UnifiedCore::outside(std::size_t offset, std::size_t bytes, std::size_t 
 bool UnifiedCore::is_pinned() const noexcept {
   const std::lock_guard lock(mutex_);
   const Memory& memory = copies_.memory(host);
-  return memory.storage && memory.storage->kind() == StorageKind::pinned;
+  return memory.storage && memory.storage->kind() == MemoryKind::pinned;
 }
 
 bool UnifiedCore::has_copy(Place place) const noexcept {
@@ -141,7 +141,7 @@ Result<RawUnified> RawUnified::try_make(Shape shape, DType dtype, std::size_t el
   const std::optional<std::size_t> bytes = checked_multiply(*count, element_bytes);
   if (!bytes || *bytes > max_request_bytes) {
     return Failure(ErrorCode::size_overflow,
-                   "{count} elements of {bytes} bytes are more than memory can be. Ask for fewer.",
+                   "{count} elements of {bytes} bytes exceed the address space. Ask for fewer.",
                    options.site)
         .with("what", "a unified buffer")
         .with("count", *count)
@@ -178,10 +178,9 @@ Result<RawUnified> RawUnified::try_adopt_host(void* address, Shape shape, DType 
                                        .tag = options.tag,
                                        .checked = false,
                                        .site = options.site};
-  Result<StorageHandle> storage = owner
-                                      ? Storage::try_make(options.device, bytes, StorageKind::host,
-                                                          std::move(owner), storage_options)
-                                      : no_host_memory("adopted memory", options.site);
+  Result<StorageHandle> storage = owner ? Storage::try_make(options.device, bytes, MemoryKind::host,
+                                                            std::move(owner), storage_options)
+                                        : no_host_memory("adopted memory", options.site);
   if (!storage) return storage.failure();
   const StorageHandle kept = *storage;
   if (Result<void> adopted = made->core_->try_adopt(*std::move(storage)); !adopted) {

@@ -204,9 +204,8 @@ void SpillFile::give_back(std::size_t offset, std::size_t bytes) noexcept {
   }
 }
 
-Result<SpillFile::Extent> SpillFile::try_write(std::span<const std::byte> bytes,
-                                               CallSite site) noexcept {
-  Extent extent{.bytes = bytes.size()};
+Result<SpillExtent> SpillFile::try_write(std::span<const std::byte> bytes, CallSite site) noexcept {
+  SpillExtent extent{.bytes = bytes.size()};
   if (bytes.empty()) return extent;
   const std::optional<std::size_t> whole = checked_round_up(bytes.size(), block_bytes);
   const Result<std::size_t> offset = try_claim(whole.value_or(bytes.size()), site);
@@ -232,7 +231,7 @@ Result<SpillFile::Extent> SpillFile::try_write(std::span<const std::byte> bytes,
   return extent;
 }
 
-Result<void> SpillFile::try_read(const Extent& extent, std::byte* to, CallSite site) noexcept {
+Result<void> SpillFile::try_read(const SpillExtent& extent, std::byte* to, CallSite site) noexcept {
   if (extent.bytes == 0) return {};
   const int error =
       transfer_all(extent.bytes, extent.offset, [&](std::size_t done, std::size_t left, off_t at) {
@@ -257,7 +256,7 @@ Result<void> SpillFile::try_read(const Extent& extent, std::byte* to, CallSite s
   return corrupt;
 }
 
-void SpillFile::release(const Extent& extent) noexcept {
+void SpillFile::release(const SpillExtent& extent) noexcept {
   if (extent.bytes == 0) return;
   give_back(extent.offset, checked_round_up(extent.bytes, block_bytes).value_or(extent.bytes));
 }

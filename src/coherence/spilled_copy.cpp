@@ -26,7 +26,7 @@ Result<SpilledCopy> SpilledCopy::try_write(SpillFile& file, Storage& from,
     if (Result<void> may = try_note(from, part.data(), part.size(), Access::read, site); !may) {
       return may.failure();
     }
-    const Result<SpillFile::Extent> extent = file.try_write(part, site);
+    const Result<SpillExtent> extent = file.try_write(part, site);
     if (!extent) return extent.failure();
     copy.parts_.push_back({one, *extent});
   }

@@ -50,7 +50,7 @@ class SpilledCopy {
  private:
   struct Part {
     ByteRange range = {};
-    SpillFile::Extent extent = {};
+    SpillExtent extent = {};
   };
 
   SpillFile* file_ = nullptr;

@@ -4,7 +4,7 @@
 namespace tern {
 namespace {
 
-void count(MoveCount& total, const Transfer& transfer) noexcept {
+void count(CopyCount& total, const Transfer& transfer) noexcept {
   total.copies += transfer.runs;
   total.bytes += transfer.bytes;
 }

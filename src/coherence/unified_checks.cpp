@@ -49,7 +49,7 @@ Result<void> UnifiedCore::check_sealed(ByteRange range, CallSite site) noexcept 
 
 Result<void> UnifiedCore::check_before_access(ByteRange range, CallSite site) noexcept {
   if (!is_checked_) return {};
-  if (!options_.guard) return check_sealed(range, site);
+  if (!options_.guard.value_or(false)) return check_sealed(range, site);
   // Protected pages cannot be read, so the transfer lock makes them accessible. The check is still
   // needed: memory that cannot be guarded is never protected, and bytes that share a page with a
   // lease can be written.
@@ -60,7 +60,7 @@ Result<void> UnifiedCore::check_before_access(ByteRange range, CallSite site) no
 // --- Protected pages of the host copy (UnifiedOptions::guard)
 
 bool UnifiedCore::is_guarded() const noexcept {
-  if (!options_.guard) return false;
+  if (!options_.guard.value_or(false)) return false;
   const std::lock_guard lock(mutex_);
   return HostAccessChecks::has_guarded_pages(copies_);
 }
@@ -75,7 +75,7 @@ void UnifiedCore::close_pages() noexcept {
 }
 
 void UnifiedCore::guard_again() noexcept {
-  if (!options_.guard) return;
+  if (!options_.guard.value_or(false)) return;
   ++shares_;  // keeps the core alive, because its last lease may be closed
   mutex_.unlock();
   { const TransferLock mover(*this); }

@@ -28,7 +28,8 @@ std::uint64_t next_number() noexcept {
 
 UnifiedCore::UnifiedCore(Shape shape, DType dtype, std::size_t element_bytes, std::size_t bytes,
                          const UnifiedOptions& options)
-    : is_watched_(options.checked.value_or(false) || options.guard || options.compare),
+    : is_watched_(options.checked.value_or(false) || options.guard.value_or(false) ||
+                  options.compare.value_or(false)),
       is_checked_(options.checked.value_or(false)),
       bytes_(bytes),
       copies_(bytes),
@@ -229,7 +230,7 @@ RawLease UnifiedCore::lease_of(const Opened& opened, ByteRange range, Access acc
   MarkSet waits;
   UseRecord& uses = memory.storage->uses();
   const Result<UseRecord::Ticket> begun =
-      uses.try_begin(stream, access, waits, UseRecord::Turn::none, site);
+      uses.try_begin(stream, access, waits, UseRecord::LockMode::none, site);
   if (!begun) return false;
   if (!waits.all().empty()) {
     uses.cancel(*begun);
@@ -276,7 +277,7 @@ Result<RawLease> UnifiedCore::try_open_once(const Wanted& wanted, unsigned place
   const Result<std::uint32_t> slot =
       try_claim_range(wanted, place == PlaceSet::max_places ? 0 : place);
   if (!slot) return slot.failure();
-  if (options_.compare && wanted.access == Access::read) {
+  if (options_.compare.value_or(false) && wanted.access == Access::read) {
     if (Result<void> same = try_compare(wanted.range, wanted.site); !same) {
       cancel(*slot);
       return same.failure();
@@ -420,7 +421,7 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
       MarkSet waits;
       UseRecord& uses = copies_.memory_of(lease.place).storage->uses();
       Result<UseRecord::Ticket> ticket =
-          uses.try_begin(lease.stream, Access::read, waits, UseRecord::Turn::none, site);
+          uses.try_begin(lease.stream, Access::read, waits, UseRecord::LockMode::none, site);
       if (!ticket) return ticket.failure();
       // The new use waits for nobody, so its ticket must not claim to come after more than the
       // write did.
@@ -447,7 +448,7 @@ Result<void> UnifiedCore::try_downgrade(std::uint32_t slot, CallSite site) noexc
     if (leases_.has_waiters()) notify();
   }
   // Taking and releasing the transfer lock protects the pages again, now against writes.
-  if (options_.guard) const TransferLock mover(*this);
+  if (options_.guard.value_or(false)) const TransferLock mover(*this);
   return {};
 }
 

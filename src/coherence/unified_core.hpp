@@ -597,13 +597,13 @@ class UnifiedCore::TransferLock {
   explicit TransferLock(UnifiedCore& core) noexcept
       : core_(core), pause_(core), lock_(core.transfer_mutex_) {
     core_.moving_thread_.store(this_thread(), std::memory_order_relaxed);
-    if (core_.options_.guard) HostAccessChecks::open_pages(core_.copies_);
+    if (core_.options_.guard.value_or(false)) HostAccessChecks::open_pages(core_.copies_);
   }
   TransferLock(const TransferLock&) = delete;
   TransferLock& operator=(const TransferLock&) = delete;
   ~TransferLock() {
     core_.list_copies();
-    if (core_.options_.guard) core_.close_pages();
+    if (core_.options_.guard.value_or(false)) core_.close_pages();
     core_.moving_thread_.store(0, std::memory_order_relaxed);
   }
 

@@ -50,7 +50,7 @@ Result<void> UnifiedCore::try_plan_fetch(const Fetch& fetch, FetchPlan& plan) {
     // the directory says.
     plan.untracked.push_back(
         {std::max(lease.range.begin, range.begin), std::min(lease.range.end, range.end)});
-    plan.reason = TransferReason::sticky;
+    plan.reason = TransferReason::untracked_write;
     if (!copies_.make_room()) return no_host_memory("a directory", site);
     copies_.directory().remove(plan.untracked.back().begin, plan.untracked.back().end, place);
   }

@@ -224,7 +224,7 @@ Result<void> UnifiedCore::try_begin_use(unsigned place, StreamRef stream, Access
                                         CallSite site) noexcept {
   Storage& storage = *copies_.memory_of(place).storage;
   const Result<UseRecord::Ticket> begun =
-      storage.uses().try_begin(stream, access, site, UseRecord::Turn::none);
+      storage.uses().try_begin(stream, access, site, UseRecord::LockMode::none);
   if (!begun) return begun.failure();
   // Tells the checker if a stream of another backend uses host memory of this device.
   if (Result<void> noted =

@@ -54,15 +54,14 @@ Result<UnifiedOptions> try_decide(const UnifiedOptions& asked, const Config& con
   }
   UnifiedOptions decided = asked;
   if (!asked.checked) {
-    decided.checked = config.checked || config.checks.poison || config.checks.checksum;
+    decided.checked = config.checked || config.check_poison || config.check_checksum;
   }
-  if (!asked.compare.is_set()) decided.compare = config.checks.compare;
-  const bool wants_guard =
-      asked.guard.is_set() ? static_cast<bool>(asked.guard) : config.checks.guard;
+  if (!asked.compare) decided.compare = config.check_compare;
+  const bool wants_guard = asked.guard.value_or(config.check_guard);
   decided.guard = wants_guard;
   if (wants_guard) {
     if (Result<void> can = try_guard(asked); !can) {
-      if (asked.guard.is_set()) return can.failure();
+      if (asked.guard) return can.failure();
       decided.guard = false;
     }
   }

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "tern/coherence/unified_options.hpp"
-#include "tern/core/config.hpp"
 #include "tern/core/result.hpp"
+#include "tern/detail/core/config.hpp"
 
 namespace tern {
 

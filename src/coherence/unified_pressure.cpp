@@ -42,7 +42,7 @@ UnifiedCore::TryTransferLock::TryTransferLock(UnifiedCore& core) noexcept : core
   }
   lock_ = std::unique_lock(core_.transfer_mutex_, std::try_to_lock);
   if (lock_) core_.moving_thread_.store(this_thread(), std::memory_order_relaxed);
-  if (lock_ && core_.options_.guard) HostAccessChecks::open_pages(core_.copies_);
+  if (lock_ && core_.options_.guard.value_or(false)) HostAccessChecks::open_pages(core_.copies_);
   if (lock_) return;
   const std::lock_guard lock(core_.mutex_);
   --core_.transfer_locks_;
@@ -51,7 +51,7 @@ UnifiedCore::TryTransferLock::TryTransferLock(UnifiedCore& core) noexcept : core
 UnifiedCore::TryTransferLock::~TryTransferLock() {
   if (!lock_) return;
   core_.list_copies();
-  if (core_.options_.guard) core_.close_pages();
+  if (core_.options_.guard.value_or(false)) core_.close_pages();
   core_.moving_thread_.store(0, std::memory_order_relaxed);
   lock_.unlock();
   const std::lock_guard lock(core_.mutex_);
@@ -233,7 +233,7 @@ Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, Strea
   PressureTotals& totals = PressureTotals::instance();
   const std::lock_guard lock(totals.mutex);
   PressureStatistics& all = totals.statistics;
-  EvictionCount& count =
+  CopyCount& count =
       (number == host ? all.host : all.device)[static_cast<std::size_t>(before.kind)];
   count.copies += 1;
   count.bytes += before.bytes;

@@ -139,7 +139,7 @@ Result<void> UnifiedCore::try_resize(std::size_t count, bool keep, StreamRef str
   const std::optional<std::size_t> bytes = checked_multiply(count, element_bytes_);
   if (!bytes || *bytes > max_request_bytes) {
     return Failure(ErrorCode::size_overflow,
-                   "{count} elements of {bytes} bytes are more than memory can be. Ask for fewer.",
+                   "{count} elements of {bytes} bytes exceed the address space. Ask for fewer.",
                    site)
         .with("what", "a unified buffer")
         .with("count", count)

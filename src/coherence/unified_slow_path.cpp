@@ -99,13 +99,13 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
 Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallSite site) noexcept {
   if (!needs_old_bytes(access)) return {};
   const FastPathBlocker pause(*this);
-  struct Holder {
+  struct CopySource {
     StorageHandle storage;
     unsigned place = 0;
     /// The smallest range around the bytes that this place has and the host lacks.
     ByteRange range = {};
   };
-  std::array<Holder, PlaceSet::max_places> sources;
+  std::array<CopySource, PlaceSet::max_places> sources;
   StorageHandle own;
   std::size_t count = 0;
   {
@@ -125,7 +125,7 @@ Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallS
   }
   PlaceSet lost;
   for (std::size_t i = 0; i < count; ++i) {
-    const Holder& source = sources[i];
+    const CopySource& source = sources[i];
     const Result<void> ready = source.storage->uses().try_wait(Access::read);
     if (ready) continue;
     ByteRange what = source.range;

@@ -1,4 +1,4 @@
-#include "tern/core/config.hpp"
+#include "tern/detail/core/config.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <span>
 
 #include "tern/core/bytes.hpp"
 
@@ -108,41 +109,34 @@ Result<std::vector<std::string>> parse_names(std::string_view name, std::string_
 }
 
 /// A word in a list and the check that it turns on.
-template <class Checks>
 struct Word {
   std::string_view word;
-  bool Checks::*is_on;
+  bool Config::*is_on;
 };
-constexpr std::array<Word<Config::Checks>, 4> check_words = {
-    {{"poison", &Config::Checks::poison},
-     {"guard", &Config::Checks::guard},
-     {"checksum", &Config::Checks::checksum},
-     {"compare", &Config::Checks::compare}}};
-constexpr std::array<Word<Config::MemoryChecks>, 3> memory_words = {
-    {{"guard", &Config::MemoryChecks::guard},
-     {"poison", &Config::MemoryChecks::poison},
-     {"track", &Config::MemoryChecks::track}}};
+constexpr Word check_words[] = {{"poison", &Config::check_poison},
+                                {"guard", &Config::check_guard},
+                                {"checksum", &Config::check_checksum},
+                                {"compare", &Config::check_compare}};
+constexpr Word memory_words[] = {{"guard", &Config::memory_guard},
+                                 {"poison", &Config::memory_poison},
+                                 {"track", &Config::memory_track}};
 
-template <class Checks, std::size_t count>
-Result<Checks> parse_words(std::string_view name, std::string_view value,
-                           const std::array<Word<Checks>, count>& words,
-                           const char* accepts) noexcept {
-  Checks checks;
+Result<void> parse_words(std::string_view name, std::string_view value, std::span<const Word> words,
+                         const char* accepts, Config& config) {
   for (std::string_view rest = value;;) {
     const std::size_t comma = rest.find(',');
-    const auto* const known = std::ranges::find(words, rest.substr(0, comma), &Word<Checks>::word);
+    const auto known = std::ranges::find(words, rest.substr(0, comma), &Word::word);
     if (known == words.end()) return refuse(name, value, accepts);
-    checks.*(known->is_on) = true;
-    if (comma == rest.npos) return checks;
+    config.*(known->is_on) = true;
+    if (comma == rest.npos) return {};
     rest.remove_prefix(comma + 1);
   }
 }
 
-template <class Checks, std::size_t count>
-std::string text_of(const Checks& checks, const std::array<Word<Checks>, count>& words) {
+std::string text_of(const Config& config, std::span<const Word> words) {
   std::vector<std::string_view> on;
-  for (const Word<Checks>& one : words) {
-    if (checks.*(one.is_on)) on.push_back(one.word);
+  for (const Word& one : words) {
+    if (config.*(one.is_on)) on.push_back(one.word);
   }
   return fmt::format("{}", fmt::join(on, ","));
 }
@@ -195,19 +189,19 @@ Result<Config> try_parse_config(std::span<const EnvironmentEntry> environment) {
       if (value != "0" && value != "1") return refuse(name, value, accepted_by(name));
       config.checked = value == "1";
     } else if (name == "TERN_CHECK") {
-      const Result<Config::Checks> checks =
+      const Result<void> read =
           parse_words(name, value, check_words,
                       "some of the words poison, guard, checksum and compare, separated by commas "
-                      "without spaces");
-      if (!checks) return checks.failure();
-      config.checks = *checks;
+                      "without spaces",
+                      config);
+      if (!read) return read.failure();
     } else if (name == "TERN_MEMORY") {
-      const Result<Config::MemoryChecks> checks =
+      const Result<void> read =
           parse_words(name, value, memory_words,
                       "some of the words guard, poison and track, separated by commas without "
-                      "spaces");
-      if (!checks) return checks.failure();
-      config.memory = *checks;
+                      "spaces",
+                      config);
+      if (!read) return read.failure();
     } else if (name == "TERN_STAGING_BYTES") {
       const Result<std::uint64_t> bytes = try_parse_bytes(value);
       if (!bytes || *bytes > max_request_bytes) return refuse(name, value, accepted_by(name));
@@ -242,8 +236,8 @@ std::string effective_value(const Config& config, std::string_view name) {
   if (name == "TERN_STAGING_THREADS") return chosen(config.staging_threads);
   if (name == "TERN_STAGING_BYTES") return chosen(config.staging_bytes);
   if (name == "TERN_CHECKED") return config.checked ? "1" : "0";
-  if (name == "TERN_CHECK") return text_of(config.checks, check_words);
-  if (name == "TERN_MEMORY") return text_of(config.memory, memory_words);
+  if (name == "TERN_CHECK") return text_of(config, check_words);
+  if (name == "TERN_MEMORY") return text_of(config, memory_words);
   return "";
 }
 

@@ -1,4 +1,4 @@
-#include "tern/device/backend.hpp"
+#include "tern/detail/device/backend.hpp"
 
 #include <algorithm>
 

@@ -415,7 +415,7 @@ Result<NativeEvent> DeviceState::take_event() noexcept {
       return event;
     }
   }
-  return backend_->create_event({});
+  return backend_->create_event(false);
 }
 
 Result<NativeEvent> DeviceState::lend_event() noexcept {

@@ -22,7 +22,7 @@
 #include "core/fork_count.hpp"
 #include "core/process.hpp"
 #include "device/host_order.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/detail/device/backend.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/device_info.hpp"
 #include "tern/device/operations.hpp"

@@ -6,13 +6,18 @@
 
 namespace tern {
 
-Event::Event(const Device& device, const EventOptions& options, CallSite site)
-    : Event(try_make(device, options).value(site)) {}
+Event::Event(const Device& device, CallSite site) : Event(try_make(device).value(site)) {}
 
 Event::Event(std::shared_ptr<DeviceState> device, NativeEvent native, bool has_timing) noexcept
     : device_(std::move(device)), native_(native), has_timing_(has_timing) {}
 
-Result<Event> Event::try_make(const Device& device, const EventOptions& options) noexcept {
+Result<Event> Event::try_make(const Device& device) noexcept { return try_create(device, false); }
+
+Result<Event> Event::try_make_timed(const Device& device) noexcept {
+  return try_create(device, true);
+}
+
+Result<Event> Event::try_create(const Device& device, bool has_timing) noexcept {
   const std::shared_ptr<DeviceState>& state = DeviceState::of(device);
   if (!state) {
     return Failure(ErrorCode::invalid_device,
@@ -21,7 +26,7 @@ Result<Event> Event::try_make(const Device& device, const EventOptions& options)
         .with("spec", "");
   }
   if (Result<void> usable = state->check_process(); !usable) return usable.failure();
-  if (options.timing) {
+  if (has_timing) {
     if (Result<void> able = state->check_can(Capability::event_timing); !able) {
       return able.failure();
     }
@@ -29,9 +34,9 @@ Result<Event> Event::try_make(const Device& device, const EventOptions& options)
   // Only events without timing are pooled. Timed events are rare, and the driver treats them as
   // another type.
   const Result<NativeEvent> native =
-      options.timing ? state->backend().create_event(options) : state->take_event();
+      has_timing ? state->backend().create_event(true) : state->take_event();
   if (!native) return native.failure();
-  return Event(state, *native, options.timing);
+  return Event(state, *native, has_timing);
 }
 
 Result<Event> Event::try_borrow(const Device& device, NativeEvent handle) noexcept {

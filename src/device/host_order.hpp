@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "tern/device/backend.hpp"
+#include "tern/detail/device/backend.hpp"
 
 namespace tern {
 

@@ -2,7 +2,7 @@
 #include <utility>
 #include <vector>
 
-#include "tern/core/config.hpp"
+#include "tern/detail/core/config.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern {

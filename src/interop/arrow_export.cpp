@@ -14,9 +14,9 @@
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
 #include "interop/arrow_rejected.hpp"
-#include "interop/arrow_shipment.hpp"
 #include "interop/device_ordinal.hpp"
-#include "interop/release_of_others.hpp"
+#include "interop/exported_arrow.hpp"
+#include "interop/foreign_release.hpp"
 #include "table/bitmap.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"
@@ -219,7 +219,7 @@ class Packer {
  public:
   /// `standing`: the stream was passed long ago, to an exported stream of tables. Its owner may
   /// have ended it, or may end it during the export in another thread.
-  Packer(bool is_for_host, const ArrowExport& options, StreamRef standing = {}) noexcept
+  Packer(bool is_for_host, const ArrowOptions& options, StreamRef standing = {}) noexcept
       : is_for_host_(is_for_host), options_(options), standing_(standing) {}
 
   [[nodiscard]] Result<void> try_pack(Piece& piece, std::size_t rows, const Column& column) {
@@ -383,10 +383,10 @@ class Packer {
   }
 
   const bool is_for_host_;
-  const ArrowExport& options_;
+  const ArrowOptions& options_;
   const StreamRef standing_;
   DeviceLocation where_;
-  StorageKind last_kind_ = StorageKind::file;  // valid if a location is known
+  MemoryKind last_kind_ = MemoryKind::file;  // valid if a location is known
   MarkSet waits_;
   ExportBatch batch_;
 };
@@ -398,7 +398,7 @@ struct Packed {
   void** event = nullptr;
 };
 
-Result<Packed> try_pack_table(const Table& table, bool is_for_host, const ArrowExport& options,
+Result<Packed> try_pack_table(const Table& table, bool is_for_host, const ArrowOptions& options,
                               StreamRef standing = {}) noexcept try {
   const Result<std::uint64_t> rows = table.try_rows_host(options.site);
   if (!rows) return rows.failure();
@@ -437,7 +437,7 @@ Result<Packed> try_pack_table(const Table& table, bool is_for_host, const ArrowE
 }
 
 Result<Packed> try_pack_column(const Column& column, bool is_for_host,
-                               const ArrowExport& options) noexcept try {
+                               const ArrowOptions& options) noexcept try {
   ExportStateOwner state = make_export_state(1);
   state->column = column;
   state->rows = column.capacity();
@@ -478,7 +478,7 @@ Result<void> put(const Result<Packed>& packed, ArrowDeviceArray& out) noexcept {
 struct Chunks {
   std::vector<Table> tables;
   std::size_t next = 0;
-  ArrowExport options = {};
+  ArrowOptions options = {};
   ArrowDeviceType type = ARROW_DEVICE_CPU;  // the same for all tables
   std::int64_t id = -1;                     // for tables without memory
   std::string error;
@@ -560,7 +560,7 @@ Result<DeviceLocation> try_find(const Table& table, CallSite site) noexcept {
 }
 
 Result<void> try_make_stream(std::span<const Table> tables, Chunks& chunks,
-                             const ArrowExport& options) {
+                             const ArrowOptions& options) {
   const CallSite site = options.site;
   if (tables.empty()) {
     return Failure(ErrorCode::invalid_argument,
@@ -635,28 +635,28 @@ ExportedColumn exported_column(const ArrowArray& array) noexcept {
 }
 
 Result<void> try_export_arrow(const Table& table, ArrowArray* out,
-                              const ArrowExport& options) noexcept {
+                              const ArrowOptions& options) noexcept {
   if (out == nullptr) return no_structure(options.site);
   *out = {};
   return put(try_pack_table(table, true, options), *out);
 }
 
 Result<void> try_export_arrow(const Table& table, ArrowDeviceArray* out,
-                              const ArrowExport& options) noexcept {
+                              const ArrowOptions& options) noexcept {
   if (out == nullptr) return no_structure(options.site);
   *out = {};
   return put(try_pack_table(table, false, options), *out);
 }
 
 Result<void> try_export_arrow(const Column& column, ArrowArray* out,
-                              const ArrowExport& options) noexcept {
+                              const ArrowOptions& options) noexcept {
   if (out == nullptr) return no_structure(options.site);
   *out = {};
   return put(try_pack_column(column, true, options), *out);
 }
 
 Result<void> try_export_arrow(const Column& column, ArrowDeviceArray* out,
-                              const ArrowExport& options) noexcept {
+                              const ArrowOptions& options) noexcept {
   if (out == nullptr) return no_structure(options.site);
   *out = {};
   return put(try_pack_column(column, false, options), *out);
@@ -675,7 +675,7 @@ Result<void> try_export_arrow(std::span<const Table> tables, ArrowArrayStream* o
 }
 
 Result<void> try_export_arrow(std::span<const Table> tables, ArrowDeviceArrayStream* out,
-                              const ArrowExport& options) noexcept try {
+                              const ArrowOptions& options) noexcept try {
   const CallSite site = options.site;
   if (out == nullptr) return no_structure(site);
   *out = {};

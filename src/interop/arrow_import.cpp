@@ -15,9 +15,9 @@
 #include "core/no_host_memory.hpp"
 #include "interop/arrow_rejected.hpp"
 #include "interop/arrow_schema_parts.hpp"
-#include "interop/arrow_shipment.hpp"
 #include "interop/device_ordinal.hpp"
-#include "interop/release_of_others.hpp"
+#include "interop/exported_arrow.hpp"
+#include "interop/foreign_release.hpp"
 #include "table/bitmap.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
@@ -31,13 +31,13 @@ namespace {
 
 /// A foreign array, moved here, and reference-counted by the storages over its buffers. The last
 /// one releases the array.
-struct Holder {
+struct ArrowOwner {
   ArrowArray array = {};
   std::atomic<std::size_t> shares = 1;
 };
 
 void drop(void* context) noexcept {
-  Holder* const holder = static_cast<Holder*>(context);
+  ArrowOwner* const holder = static_cast<ArrowOwner*>(context);
   if (holder->shares.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   call_release(holder->array);
   delete holder;
@@ -337,10 +337,10 @@ Result<std::vector<std::string_view>> try_views(const Leaf& leaf, CallSite site)
 /// State that all columns of an import share.
 struct Arrival {
   const Device& device;
-  Holder* holder;
+  ArrowOwner* holder;
   bool is_readable;  // whether the host can read the buffers in place
   Mark ready;
-  const ArrowImport& options;
+  const ArrowOptions& options;
   PointerInfo known = {};  // of the buffer that was adopted last
 };
 
@@ -478,7 +478,7 @@ Result<void> check_root(const RootBitmap& root, const Arrival& arrival) noexcept
 
 /// A column without values has no memory, but it has a device.
 Result<Column> try_nothing(const Device& device, const LogicalType& type,
-                           const ArrowImport& options) {
+                           const ArrowOptions& options) {
   Result<Buffer> none = Buffer::try_make(device, Shape::flat(0), type.dtype(),
                                          {.tag = options.tag, .site = options.site});
   if (!none) return none.failure();
@@ -582,7 +582,7 @@ Result<void> check_place(const Origin& origin, const Device& device, CallSite si
 
 /// Waits for the event of a structure: on the stream if there is one, else on the host.
 Result<Mark> try_ready(const Origin& origin, const Device& device,
-                       const ArrowImport& options) noexcept {
+                       const ArrowOptions& options) noexcept {
   if (origin.event == nullptr) return Mark();
   NativeEvent native;
   std::memcpy(&native.value, origin.event, sizeof native.value);
@@ -617,8 +617,8 @@ bool is_readable(const Origin& origin) noexcept {
 /// Moves the array into a reference-counted holder and makes columns over its buffers.
 Result<std::vector<Column>> try_columns(const Device& device, ArrowArray* array,
                                         const Origin& origin, const RootBitmap& root,
-                                        std::span<Leaf> leaves, const ArrowImport& options) noexcept
-    try {
+                                        std::span<Leaf> leaves,
+                                        const ArrowOptions& options) noexcept try {
   std::vector<Column> columns;
   columns.reserve(leaves.size());
   const Result<Mark> ready = try_ready(origin, device, options);
@@ -633,9 +633,10 @@ Result<std::vector<Column>> try_columns(const Device& device, ArrowArray* array,
   for (Leaf& leaf : leaves) {
     if (Result<void> fine = check_contents(leaf, looking); !fine) return fine.failure();
   }
-  auto* const holder = new Holder{*array};
+  auto* const holder = new ArrowOwner{*array};
   array->release = nullptr;
-  const std::unique_ptr<Holder, void (*)(Holder*)> own(holder, [](Holder* held) { drop(held); });
+  const std::unique_ptr<ArrowOwner, void (*)(ArrowOwner*)> own(
+      holder, [](ArrowOwner* held) { drop(held); });
   Arrival arrival = {device, holder, can_read, *ready, options};
   for (const Leaf& leaf : leaves) {
     Result<Column> column = try_take(leaf, arrival);
@@ -661,7 +662,7 @@ bool is_renamed(const Table& ours, const ArrowArray& array, const ArrowFields& f
 }
 
 Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFields& fields,
-                        const Origin& origin, const ArrowImport& options) noexcept try {
+                        const Origin& origin, const ArrowOptions& options) noexcept try {
   const CallSite site = options.site;
   const ArrowWhere root = {"array"};
   const Result<Window> window = try_window(*array, root, site);
@@ -736,7 +737,7 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
 }
 
 Result<Column> try_column(const Device& device, ArrowArray* array, const ArrowField& field,
-                          const Origin& origin, const ArrowImport& options) noexcept {
+                          const Origin& origin, const ArrowOptions& options) noexcept {
   const CallSite site = options.site;
   Result<Leaf> leaf = try_leaf(*array, {"array"}, field.field, field.is_view, std::nullopt, site);
   if (!leaf) return leaf.failure();
@@ -754,7 +755,7 @@ Result<Column> try_column(const Device& device, ArrowArray* array, const ArrowFi
 }
 
 Result<Table> try_import(const Device& device, ArrowArray* array, ArrowSchema* schema,
-                         const Origin& origin, const ArrowImport& options) noexcept {
+                         const Origin& origin, const ArrowOptions& options) noexcept {
   const Owned<ArrowSchema> owned_schema(schema);
   const Owned<ArrowArray> owned(array);
   if (array == nullptr) return no_structure("array", options.site);
@@ -764,7 +765,7 @@ Result<Table> try_import(const Device& device, ArrowArray* array, ArrowSchema* s
 }
 
 Result<Column> try_import_column(const Device& device, ArrowArray* array, ArrowSchema* schema,
-                                 const Origin& origin, const ArrowImport& options) noexcept {
+                                 const Origin& origin, const ArrowOptions& options) noexcept {
   const Owned<ArrowSchema> owned_schema(schema);
   const Owned<ArrowArray> owned(array);
   if (array == nullptr) return no_structure("array", options.site);
@@ -806,7 +807,7 @@ Result<Origin> try_origin(const ArrowDeviceArrayStream& stream, const ArrowDevic
 /// Reads all chunks of a stream.
 template <class Chunk, class Stream>
 Result<Table> try_import_stream(const Device& device, Stream* stream,
-                                const ArrowImport& options) noexcept try {
+                                const ArrowOptions& options) noexcept try {
   const CallSite site = options.site;
   const ArrowWhere where = {"stream"};
   if (stream == nullptr) return no_structure("stream", site);
@@ -872,34 +873,34 @@ Result<Table> try_import_stream(const Device& device, Stream* stream,
 }  // namespace
 
 Result<Table> try_import_arrow(const Device& device, ArrowArray* array, ArrowSchema* schema,
-                               const ArrowImport& options) noexcept {
+                               const ArrowOptions& options) noexcept {
   return try_import(device, array, schema, {}, options);
 }
 
 Result<Table> try_import_arrow(const Device& device, ArrowDeviceArray* array, ArrowSchema* schema,
-                               const ArrowImport& options) noexcept {
+                               const ArrowOptions& options) noexcept {
   return try_import(device, array != nullptr ? &array->array : nullptr, schema, origin_of(array),
                     options);
 }
 
 Result<Column> try_import_arrow_column(const Device& device, ArrowArray* array, ArrowSchema* schema,
-                                       const ArrowImport& options) noexcept {
+                                       const ArrowOptions& options) noexcept {
   return try_import_column(device, array, schema, {}, options);
 }
 
 Result<Column> try_import_arrow_column(const Device& device, ArrowDeviceArray* array,
-                                       ArrowSchema* schema, const ArrowImport& options) noexcept {
+                                       ArrowSchema* schema, const ArrowOptions& options) noexcept {
   return try_import_column(device, array != nullptr ? &array->array : nullptr, schema,
                            origin_of(array), options);
 }
 
 Result<Table> try_import_arrow(const Device& device, ArrowArrayStream* stream,
-                               const ArrowImport& options) noexcept {
+                               const ArrowOptions& options) noexcept {
   return try_import_stream<ArrowArray>(device, stream, options);
 }
 
 Result<Table> try_import_arrow(const Device& device, ArrowDeviceArrayStream* stream,
-                               const ArrowImport& options) noexcept {
+                               const ArrowOptions& options) noexcept {
   return try_import_stream<ArrowDeviceArray>(device, stream, options);
 }
 

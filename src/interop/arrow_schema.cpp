@@ -11,7 +11,7 @@
 #include "core/no_host_memory.hpp"
 #include "interop/arrow_rejected.hpp"
 #include "interop/arrow_schema_parts.hpp"
-#include "interop/release_of_others.hpp"
+#include "interop/foreign_release.hpp"
 #include "tern/interop/arrow.hpp"
 
 namespace tern {

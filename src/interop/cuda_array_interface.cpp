@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "buffer/strided_span.hpp"
 #include "core/no_host_memory.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
@@ -74,7 +75,7 @@ Result<std::uintptr_t> try_stream_number(StreamRef stream) noexcept {
 
 /// Returns a stream that waits for all pending writes; empty if nothing is pending.
 Result<std::optional<std::uintptr_t>> try_join(Storage& storage, Access access,
-                                               const CudaArrayExportOptions& options) noexcept {
+                                               const CudaArrayOptions& options) noexcept {
   const Result<bool> is_ready = storage.uses().try_is_ready(access);
   if (!is_ready) return is_ready.failure();
   if (*is_ready) return std::optional<std::uintptr_t>();
@@ -117,7 +118,7 @@ Result<DType> try_dtype_of_typestr(std::string_view typestr, CallSite site) noex
 }
 
 Result<CudaArrayExport> try_export_cuda_array(const StridedBuffer& array,
-                                              const CudaArrayExportOptions& options) noexcept try {
+                                              const CudaArrayOptions& options) noexcept try {
   const CallSite site = options.site;
   if (!array) {
     return Failure(ErrorCode::not_allocated,
@@ -190,7 +191,7 @@ Result<CudaArrayExport> try_export_cuda_array(const StridedBuffer& array,
 
 Result<StridedBuffer> try_import_cuda_array(const Device& device,
                                             const CudaArrayInterface& description,
-                                            const CudaArrayImportOptions& options) noexcept try {
+                                            const CudaArrayOptions& options) noexcept try {
   const CallSite site = options.site;
   if (Result<void> fits = check_cuda(device, site); !fits) return fits.failure();
   if (description.version < 0 || description.version > 3) {
@@ -241,8 +242,7 @@ Result<StridedBuffer> try_import_cuda_array(const Device& device,
     std::ranges::transform(dense->extents(), strides.begin(),
                            [](std::size_t stride) { return static_cast<std::int64_t>(stride); });
   }
-  const Result<StridedBuffer::Reach> reach =
-      StridedBuffer::try_reach(*shape, strides, *dtype, site);
+  const Result<StridedSpan> reach = try_strided_span(*shape, strides, *dtype, site);
   if (!reach || reach->before + reach->behind > max_request_bytes) {
     return rejected("strides", "too large", "the strides overflow 64 bits", site);
   }
@@ -265,7 +265,7 @@ Result<StridedBuffer> try_import_cuda_array(const Device& device,
   };
   auto kept = std::make_shared<Kept>();
   kept->owner = options.owner;
-  StreamRef producer = options.producer;
+  StreamRef producer = options.stream;
   if (description.stream && !is_empty) {
     Result<Stream> theirs = Stream::try_borrow(device, NativeStream{*description.stream});
     if (!theirs) return Failure(theirs.failure()).at(site);

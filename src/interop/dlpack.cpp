@@ -17,10 +17,11 @@
 #include <utility>
 
 #include "buffer/export_batch.hpp"
+#include "buffer/strided_span.hpp"
 #include "core/no_host_memory.hpp"
 #include "core/spare_records.hpp"
 #include "interop/device_ordinal.hpp"
-#include "interop/release_of_others.hpp"
+#include "interop/foreign_release.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -185,24 +186,24 @@ void delete_legacy(DLManagedTensor* self) {
   if (self != nullptr) end(static_cast<ExportState*>(self->manager_ctx));
 }
 
-Result<void> order(Storage& storage, const DlpackExport& options) noexcept {
+Result<void> order(Storage& storage, const DlpackOptions& options) noexcept {
   if (options.is_unordered) return {};
   const Access access = options.is_read_only ? Access::read : Access::read_write;
-  if (!options.consumer.id()) {
+  if (!options.stream.id()) {
     const Result<void> done = storage.uses().try_wait(access);
     return done ? done : Result<void>(Failure(done.failure()).at(options.site));
   }
-  if (options.consumer.device_id() != storage.device().id()) {
+  if (options.stream.device_id() != storage.device().id()) {
     return Failure(ErrorCode::device_mismatch,
                    "buffer {id} on '{a}' cannot be exported for a stream of device {b}. Use a "
                    "stream of '{a}'.",
                    options.site)
         .with("id", storage.id().value)
         .with("a", storage.device().spec())
-        .with("b", options.consumer.device_id().value);
+        .with("b", options.stream.device_id().value);
   }
   // The consumer's later uses of the stream are unknown; the Export covers them.
-  return storage.uses().try_order(options.consumer, access, options.site);
+  return storage.uses().try_order(options.stream, access, options.site);
 }
 
 Failure no_buffer(CallSite site) noexcept {
@@ -226,7 +227,7 @@ Result<void> check_strides(const StridedBuffer& tensor, CallSite site) noexcept 
 }
 
 /// Checks the tensor and prepares its memory for the export.
-Result<void> try_prepare(const StridedBuffer& tensor, const DlpackExport& options) noexcept {
+Result<void> try_prepare(const StridedBuffer& tensor, const DlpackOptions& options) noexcept {
   const CallSite site = options.site;
   const Buffer& hull = tensor.hull();
   Storage& storage = *hull.storage();
@@ -245,12 +246,12 @@ Result<void> try_prepare(const StridedBuffer& tensor, const DlpackExport& option
       return written;
     }
   }
-  return storage.is_allocated() ? Result<void>() : storage.try_ensure(options.consumer, site);
+  return storage.is_allocated() ? Result<void>() : storage.try_ensure(options.stream, site);
 }
 
 /// The common part of versioned and unversioned exports.
 template <class Tensor>
-Result<ExportState*> try_make_export(const Tensor& given, const DlpackExport& options) noexcept {
+Result<ExportState*> try_make_export(const Tensor& given, const DlpackOptions& options) noexcept {
   const CallSite site = options.site;
   if (!given) return no_buffer(site);
   const Result<DLDataType> type = try_dlpack_type(given.dtype(), site);
@@ -293,7 +294,7 @@ Result<ExportState*> try_make_export(const Tensor& given, const DlpackExport& op
   return made.release();
 }
 
-DLManagedTensorVersioned* with_version(ExportState* state, const DlpackExport& options) noexcept {
+DLManagedTensorVersioned* with_version(ExportState* state, const DlpackOptions& options) noexcept {
   DLManagedTensorVersioned& made = state->versioned;
   made.version = dlpack_version;
   made.manager_ctx = state;
@@ -421,7 +422,7 @@ struct Owner {
 };
 
 Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& owner,
-                               const DlpackImport& options) noexcept {
+                               const DlpackOptions& options) noexcept {
   const CallSite site = options.site;
   const DLTensor& tensor = offer.tensor;
   const Result<DType> dtype = try_dtype_of(tensor.dtype, site);
@@ -435,8 +436,7 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
   if (!bytes || *bytes > max_request_bytes) {
     return rejected("shape", "too large", "its size in bytes overflows 64 bits", site);
   }
-  const Result<StridedBuffer::Reach> reach =
-      StridedBuffer::try_reach(numbers.shape, strides, *dtype, site);
+  const Result<StridedSpan> reach = try_strided_span(numbers.shape, strides, *dtype, site);
   // Neither sum overflows, and their sum does not either.
   if (!reach || reach->before + reach->behind > max_request_bytes) {
     return rejected("strides", "too large", "the strides overflow 64 bits", site);
@@ -460,7 +460,7 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
                 is_empty ? 0 : reach->before + reach->behind,
                 {.release = owner.release,
                  .context = owner.structure,
-                 .stream = options.producer,
+                 .stream = options.stream,
                  .is_complete = options.is_complete || tensor.device.device_type == abi::kDLCPU,
                  .owner_orders_writes = true,
                  .read_only = is_read_only,
@@ -529,7 +529,7 @@ Result<StridedBuffer> try_changed(const StridedBuffer& ours, const DLTensor& ten
 /// original storage is writable, so the tensor is treated like a foreign one.
 Result<std::optional<StridedBuffer>> try_return(ExportState& state, const Offer& offer,
                                                 const Device& device,
-                                                const DlpackImport& options) noexcept {
+                                                const DlpackOptions& options) noexcept {
   const CallSite site = options.site;
   const DLTensor& tensor = offer.tensor;
   Storage& storage = *state.tensor.hull().storage();
@@ -539,10 +539,10 @@ Result<std::optional<StridedBuffer>> try_return(ExportState& state, const Offer&
         .with("a", spec_of(device))
         .with("b", storage.device().spec());
   }
-  if (options.producer.id()) {
-    const Result<Mark> now = options.producer.try_next_mark();
+  if (options.stream.id()) {
+    const Result<Mark> now = options.stream.try_next_mark();
     if (!now) return Failure(now.failure()).at(site);
-    if (Result<void> noted = storage.uses().try_note(options.producer, *now, Access::discard);
+    if (Result<void> noted = storage.uses().try_note(options.stream, *now, Access::discard);
         !noted) {
       return Failure(noted.failure()).at(site);
     }
@@ -578,7 +578,7 @@ void release(void* structure) {
 /// Ends the structure exactly once, whether the import succeeds or fails.
 template <class Managed>
 Result<StridedBuffer> try_import(const Device& device, Managed* managed, Offer offer,
-                                 void (*ours)(Managed*), const DlpackImport& options) noexcept {
+                                 void (*ours)(Managed*), const DlpackOptions& options) noexcept {
   if (managed->deleter == ours) {
     ExportState& state = *static_cast<ExportState*>(managed->manager_ctx);
     Result<std::optional<StridedBuffer>> back = try_return(state, offer, device, options);
@@ -625,24 +625,24 @@ Result<DType> try_dtype_of(DLDataType type, CallSite site) noexcept {
 
 Result<DLDevice> try_dlpack_device(const Storage& storage, CallSite site) noexcept {
   const Device& device = storage.device();
-  const StorageKind kind = storage.kind();
-  if (kind == StorageKind::host) return DLDevice{abi::kDLCPU, 0};
+  const MemoryKind kind = storage.kind();
+  if (kind == MemoryKind::host) return DLDevice{abi::kDLCPU, 0};
   if (is_backend(device, "cuda")) {
     switch (kind) {
-      case StorageKind::pinned:
-      case StorageKind::registered:
+      case MemoryKind::pinned:
+      case MemoryKind::registered:
         return DLDevice{abi::kDLCUDAHost, 0};
-      case StorageKind::managed:
+      case MemoryKind::managed:
         return DLDevice{abi::kDLCUDAManaged, 0};
-      case StorageKind::device:
-      case StorageKind::mapped:
+      case MemoryKind::device:
+      case MemoryKind::mapped:
         return DLDevice{abi::kDLCUDA, device_ordinal(device)};
       default:
         break;
     }
-  } else if (is_backend(device, "sim") && kind != StorageKind::file) {
+  } else if (is_backend(device, "sim") && kind != MemoryKind::file) {
     return DLDevice{abi::kDLExtDev, device_ordinal(device)};
-  } else if (device.is_open() && device.info().is_host && kind != StorageKind::file) {
+  } else if (device.is_open() && device.info().is_host && kind != MemoryKind::file) {
     return DLDevice{abi::kDLCPU, 0};
   }
   return Failure(ErrorCode::dlpack_rejected,
@@ -655,21 +655,21 @@ Result<DLDevice> try_dlpack_device(const Storage& storage, CallSite site) noexce
 }
 
 Result<DLManagedTensorVersioned*> try_export_dlpack(const StridedBuffer& tensor,
-                                                    const DlpackExport& options) noexcept {
+                                                    const DlpackOptions& options) noexcept {
   const Result<ExportState*> shipped = try_make_export(tensor, options);
   if (!shipped) return shipped.failure();
   return with_version(*shipped, options);
 }
 
 Result<DLManagedTensorVersioned*> try_export_dlpack(const Buffer& tensor,
-                                                    const DlpackExport& options) noexcept {
+                                                    const DlpackOptions& options) noexcept {
   const Result<ExportState*> shipped = try_make_export(tensor, options);
   if (!shipped) return shipped.failure();
   return with_version(*shipped, options);
 }
 
 Result<DLManagedTensor*> try_export_dlpack_legacy(const StridedBuffer& tensor,
-                                                  const DlpackExport& options) noexcept {
+                                                  const DlpackOptions& options) noexcept {
   if (options.is_read_only) {
     return Failure(ErrorCode::dlpack_rejected,
                    "an unversioned DLPack tensor cannot express {value}. Export a versioned "
@@ -689,7 +689,7 @@ Result<DLManagedTensor*> try_export_dlpack_legacy(const StridedBuffer& tensor,
 }
 
 Result<StridedBuffer> try_import_dlpack(const Device& device, DLManagedTensorVersioned* tensor,
-                                        const DlpackImport& options) noexcept {
+                                        const DlpackOptions& options) noexcept {
   if (tensor == nullptr) return no_tensor(options.site);
   if (tensor->version.major != dlpack_version.major) {
     // The fields after the flags have another layout than in version 1.
@@ -703,7 +703,7 @@ Result<StridedBuffer> try_import_dlpack(const Device& device, DLManagedTensorVer
 }
 
 Result<StridedBuffer> try_import_dlpack(const Device& device, DLManagedTensor* tensor,
-                                        const DlpackImport& options) noexcept {
+                                        const DlpackOptions& options) noexcept {
   if (tensor == nullptr) return no_tensor(options.site);
   const Offer offer = {tensor->dl_tensor, 0, !options.legacy_is_writable};
   return try_import(device, tensor, offer, delete_legacy, options);

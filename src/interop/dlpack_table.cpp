@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/no_host_memory.hpp"
-#include "interop/release_of_others.hpp"
+#include "interop/foreign_release.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/interop/dlpack.hpp"
 
@@ -28,7 +28,7 @@ Failure cannot_be_tensor(const Table& table, std::size_t column, const char* val
 }
 
 /// Returns the row count, reading it from the device if necessary.
-Result<std::size_t> try_rows(const Table& table, const DlpackExport& options) noexcept {
+Result<std::size_t> try_rows(const Table& table, const DlpackOptions& options) noexcept {
   if (options.is_unordered && !table.rows()) {
     return Failure(ErrorCode::dlpack_rejected,
                    "the row count of the table is on '{device}', and an export that does not wait "
@@ -50,7 +50,7 @@ Result<std::size_t> try_rows(const Table& table, const DlpackExport& options) no
 }
 
 Result<void> check_values(const Table& table, std::size_t index, std::size_t rows,
-                          const DlpackExport& options) noexcept {
+                          const DlpackOptions& options) noexcept {
   const Column& column = table.columns()[index];
   const LogicalType& type = column.type();
   if (type.is_variable()) {
@@ -77,7 +77,7 @@ Result<void> check_values(const Table& table, std::size_t index, std::size_t row
 }
 
 Result<Buffer> try_values(const Table& table, std::size_t index,
-                          const DlpackExport& options) noexcept try {
+                          const DlpackOptions& options) noexcept try {
   if (index >= table.arity()) {
     return Failure(ErrorCode::out_of_bounds,
                    "a table of {count} columns has no column {index}. Use a smaller index.",
@@ -114,7 +114,7 @@ Failure no_cover(const Table& table, std::size_t column, const char* value,
 }
 
 /// Returns the tensor over the storage that the columns fill.
-Result<StridedBuffer> try_cover(const Table& table, const DlpackExport& options) noexcept try {
+Result<StridedBuffer> try_cover(const Table& table, const DlpackOptions& options) noexcept try {
   const CallSite site = options.site;
   if (table.arity() == 0) {
     return Failure(ErrorCode::dlpack_rejected,
@@ -174,12 +174,12 @@ Failure no_column(const char* field, std::uint64_t value, const char* expected,
 }
 
 /// Returns the name of the column for errors, if there is one.
-std::string_view name_of(const DlpackColumn& options) noexcept {
+std::string_view name_of(const DlpackOptions& options) noexcept {
   return options.field ? std::string_view(options.field->name) : std::string_view();
 }
 
-Result<LogicalType> try_type(DType dtype, const DlpackColumn& options) {
-  const CallSite site = options.tensor.site;
+Result<LogicalType> try_type(DType dtype, const DlpackOptions& options) {
+  const CallSite site = options.site;
   if (dtype == DType::boolean) {
     return Failure(ErrorCode::dlpack_rejected,
                    "a DLPack tensor of {value} has one byte per value, and a column has one bit. "
@@ -198,8 +198,8 @@ Result<LogicalType> try_type(DType dtype, const DlpackColumn& options) {
   return options.field->type;
 }
 
-Result<Column> try_column(Result<StridedBuffer> taken, const DlpackColumn& options) noexcept try {
-  const CallSite site = options.tensor.site;
+Result<Column> try_column(Result<StridedBuffer> taken, const DlpackOptions& options) noexcept try {
+  const CallSite site = options.site;
   if (!taken) return taken.failure();
   if (taken->shape().rank() != 1) {
     return no_column("ndim", taken->shape().rank(),
@@ -232,7 +232,7 @@ Result<Column> try_column(Result<StridedBuffer> taken, const DlpackColumn& optio
   return Column::try_over(*std::move(type), rows, {.values = *std::move(typed), .null_count = 0},
                           site);
 } catch (const std::bad_alloc&) {
-  return no_host_memory("a column", options.tensor.site);
+  return no_host_memory("a column", options.site);
 }
 
 /// Ends a tensor that was not imported.
@@ -243,14 +243,14 @@ void delete_if_set(abi::DLManagedTensorVersioned* tensor) noexcept {
 }  // namespace
 
 Result<abi::DLManagedTensorVersioned*> try_export_dlpack_column(
-    const Table& table, std::size_t column, const DlpackExport& options) noexcept {
+    const Table& table, std::size_t column, const DlpackOptions& options) noexcept {
   const Result<Buffer> values = try_values(table, column, options);
   if (!values) return values.failure();
   return try_export_dlpack(*values, options);
 }
 
 Result<abi::DLManagedTensorVersioned*> try_export_dlpack_column(
-    const Table& table, std::string_view column, const DlpackExport& options) noexcept {
+    const Table& table, std::string_view column, const DlpackOptions& options) noexcept {
   const std::optional<std::size_t> index = table.schema().find(column);
   if (index) return try_export_dlpack_column(table, *index, options);
   return Failure(
@@ -263,7 +263,7 @@ Result<abi::DLManagedTensorVersioned*> try_export_dlpack_column(
 
 Result<abi::DLManagedTensor*> try_export_dlpack_column_legacy(const Table& table,
                                                               std::size_t column,
-                                                              const DlpackExport& options) noexcept
+                                                              const DlpackOptions& options) noexcept
     try {
   const Result<Buffer> values = try_values(table, column, options);
   if (!values) return values.failure();
@@ -273,26 +273,26 @@ Result<abi::DLManagedTensor*> try_export_dlpack_column_legacy(const Table& table
 }
 
 Result<abi::DLManagedTensorVersioned*> try_export_dlpack(const Table& table,
-                                                         const DlpackExport& options) noexcept {
+                                                         const DlpackOptions& options) noexcept {
   const Result<StridedBuffer> whole = try_cover(table, options);
   if (!whole) return whole.failure();
   return try_export_dlpack(*whole, options);
 }
 
 Result<Column> try_import_dlpack_column(const Device& device, abi::DLManagedTensorVersioned* tensor,
-                                        const DlpackColumn& options) noexcept {
-  return try_column(try_import_dlpack(device, tensor, options.tensor), options);
+                                        const DlpackOptions& options) noexcept {
+  return try_column(try_import_dlpack(device, tensor, options), options);
 }
 
 Result<Column> try_import_dlpack_column(const Device& device, abi::DLManagedTensor* tensor,
-                                        const DlpackColumn& options) noexcept {
-  return try_column(try_import_dlpack(device, tensor, options.tensor), options);
+                                        const DlpackOptions& options) noexcept {
+  return try_column(try_import_dlpack(device, tensor, options), options);
 }
 
 Result<Table> try_import_dlpack_table(const Device& device, const Schema& schema,
                                       std::span<abi::DLManagedTensorVersioned* const> tensors,
-                                      const DlpackColumn& options) noexcept {
-  const CallSite site = options.tensor.site;
+                                      const DlpackOptions& options) noexcept {
+  const CallSite site = options.site;
   std::size_t taken = 0;
   const auto refuse = [&](const Failure& failure) {
     for (; taken < tensors.size(); ++taken) delete_if_set(tensors[taken]);
@@ -310,7 +310,7 @@ Result<Table> try_import_dlpack_table(const Device& device, const Schema& schema
   try {
     std::vector<Column> columns;
     columns.reserve(tensors.size());
-    DlpackColumn each = {options.tensor, {}, options.match, options.rows};
+    DlpackOptions each = options;
     for (const Field& field : schema.fields()) {
       each.field = field;
       // The import owns the tensor from here on, even if it fails.

@@ -45,7 +45,7 @@ struct KernelState {
     std::atomic<std::uint64_t>& known = known_streams[stream.id().number() % known_streams.size()];
     if (known.load(std::memory_order_relaxed) == stream.id().value()) return {};
     const Result<UseRecord::Ticket> ticket =
-        launches.try_begin(stream, Access::read, site, UseRecord::Turn::none);
+        launches.try_begin(stream, Access::read, site, UseRecord::LockMode::none);
     if (!ticket) return ticket.failure();
     launches.end(*ticket, stream, {}, Access::read);
     known.store(stream.id().value(), std::memory_order_relaxed);
@@ -296,7 +296,7 @@ Result<void> check_memory(const KernelState& kernel, const LaunchArgument& argum
   Storage& storage = *argument.storage();
   const bool is_brought = argument.is_brought();
   // A file has no device; it is checked below.
-  const bool is_file = storage.kind() == StorageKind::file;
+  const bool is_file = storage.kind() == MemoryKind::file;
   if (!is_brought && !is_file && storage.device().id() != kernel.device.id()) {
     return Failure(ErrorCode::device_mismatch,
                    "buffer {id} on '{a}' cannot be used by kernel '{kernel}' on '{b}'. Copy it to "

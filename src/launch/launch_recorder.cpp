@@ -176,7 +176,7 @@ Result<std::size_t> LaunchRecorder::try_use_external(void* address, std::size_t 
 Result<void> LaunchRecorder::check_raw(const RawUse& use) const noexcept {
   if (use.block.bytes == 0) return {};
   if (!use.is_tracked) {
-    if (options_.tracking == Tracking::permissive) return {};
+    if (options_.permissive) return {};
     return use.is_external ? external(use.block.address, use.block.bytes, use.site)
                            : untracked(use.block.address, use.block.bytes, use.site);
   }
@@ -191,7 +191,7 @@ Result<void> LaunchRecorder::check_raw(const RawUse& use) const noexcept {
 }
 
 Result<void> LaunchRecorder::check_readiness() const noexcept {
-  if (options_.tracking == Tracking::permissive) return {};
+  if (options_.permissive) return {};
   for (std::size_t i = 0; i < places_.size(); ++i) {
     if (!places_[i].is_in_scope) continue;
     const UseScope::Use& use = scope_.uses_[places_[i].index];

@@ -110,8 +110,8 @@ Result<void> UseScope::try_begin(CallSite site) noexcept {
   for (std::uint32_t i = 0; i < size(); ++i) {
     Use& use = uses_[i];
     if (!use.storage || use.first != i) continue;
-    const Result<UseRecord::Ticket> ticket =
-        use.storage->uses().try_begin(stream_, use.merged, waits, UseRecord::Turn::if_free, site);
+    const Result<UseRecord::Ticket> ticket = use.storage->uses().try_begin(
+        stream_, use.merged, waits, UseRecord::LockMode::if_free, site);
     if (!ticket) {
       cancel_first(i);
       return ticket.failure();
@@ -157,8 +157,8 @@ Result<void> UseScope::try_begin_in_order(MarkSet& waits, CallSite site) noexcep
       if (next == nullptr || comes_before(use.storage, next->storage)) next = &use;
     }
     if (next == nullptr) return {};
-    const Result<UseRecord::Ticket> ticket =
-        next->storage->uses().try_begin(stream_, next->merged, waits, UseRecord::Turn::wait, site);
+    const Result<UseRecord::Ticket> ticket = next->storage->uses().try_begin(
+        stream_, next->merged, waits, UseRecord::LockMode::wait, site);
     if (!ticket) {
       for (Use& use : uses_) {
         if (use.ticket.has_turn()) use.storage->uses().cancel(use.ticket);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/no_host_memory.hpp"
+#include "memory/budget_state.hpp"
 #include "memory/pending_frees.hpp"
 #include "tern/device/device.hpp"
 
@@ -95,16 +96,6 @@ Budget::~Budget() {
 
 // --- Queries
 
-BudgetState Budget::state() const noexcept {
-  return {.limit_bytes = limit_bytes(),
-          .charged_bytes = charged_bytes(),
-          .admitted_bytes = used_bytes(),
-          .pending_bytes = pending_bytes(),
-          .provisional_bytes = provisional_bytes(),
-          .reserved_bytes = reserved_bytes(),
-          .peak_bytes = peak_bytes()};
-}
-
 std::size_t Budget::live_bytes() const noexcept {
   const std::size_t pending = pending_.load(), used = used_bytes();
   return used > pending ? used - pending : 0;
@@ -129,8 +120,8 @@ std::size_t Budget::used_bytes(Tag tag) const noexcept {
   return page == nullptr ? 0 : (*page)[tag.number() % tags_per_page].load();
 }
 
-std::vector<Budget::TagUse> Budget::used_by_tag() const {
-  std::vector<TagUse> uses;
+std::vector<std::pair<Tag, std::size_t>> Budget::used_by_tag() const {
+  std::vector<std::pair<Tag, std::size_t>> uses;
   for (std::size_t i = 0; i < tag_pages_.size(); ++i) {
     const TagPage* page = tag_pages_[i].load();
     if (page == nullptr) continue;
@@ -334,7 +325,7 @@ PeakWindow::~PeakWindow() { budget_->close(slot_); }
 
 Failure Budget::refusal(std::size_t requested, std::size_t would_grant, Tag tag,
                         std::string_view device, CallSite site) const noexcept {
-  const BudgetState now = state();
+  const BudgetState now = state_of(*this);
   const std::optional<std::size_t> required = checked_add(now.charged_bytes, would_grant);
   const bool fits = fits_after_pending(would_grant);
   // Choose the message by the one change that would have made the request fit.
@@ -425,7 +416,7 @@ Charge Budget::charge(std::size_t bytes, Tag tag, CallSite site) {
 }
 
 // Retries failed frees first: if one succeeds, its bytes may be released right away.
-Drained Budget::drain() noexcept {
+std::size_t Budget::drain() noexcept {
   frees_->retry_failed_frees();
   return frees_->drain();
 }

@@ -226,7 +226,7 @@ Block BudgetResource::allocate_recycled(const Request& request, std::size_t byte
     return {};
   }
   Request below = request;
-  below.source = Source::recycled;
+  below.only_recycled = true;
   const Result<Block> block = upstream()->try_allocate(below);
   if (!block || block->bytes != bytes) {
     if (block) upstream()->deallocate(*block, request.stream, request.site);

@@ -12,7 +12,7 @@
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
 #include "memory/default_slots.hpp"
-#include "tern/core/config.hpp"
+#include "tern/detail/core/config.hpp"
 #include "tern/memory/guard_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
 #include "tern/memory/tracking_resource.hpp"
@@ -26,12 +26,13 @@ namespace {
 ResourceHandle make_default(const Device& device, MemoryKind kind) {
   // Read the configuration before the pool is made, so that nothing has to be undone if this
   // throws.
-  const Config::MemoryChecks& checks = config().memory;
+  const Config& wanted = config();
   ResourceHandle made = std::make_shared<PoolResource>(device, PoolOptions{.kind = kind});
-  if (checks.guard || checks.poison) {
-    made = std::make_shared<GuardResource>(std::move(made), GuardOptions{.poison = checks.poison});
+  if (wanted.memory_guard || wanted.memory_poison) {
+    made = std::make_shared<GuardResource>(std::move(made),
+                                           GuardOptions{.poison = wanted.memory_poison});
   }
-  if (checks.track) made = std::make_shared<TrackingResource>(std::move(made));
+  if (wanted.memory_track) made = std::make_shared<TrackingResource>(std::move(made));
   return made;
 }
 

@@ -65,7 +65,7 @@ Result<Block> DriverResource::try_allocate(const Request& request) noexcept {
 
 Result<Block> DriverResource::begin(const Request& request) noexcept {
   if (Result<void> fits = check(request); !fits) return fits.failure();
-  if (request.source == Source::recycled) {
+  if (request.only_recycled) {
     return Failure(ErrorCode::out_of_memory, not_recycled_, request.site)
         .with_bytes("requested", request.bytes);
   }

@@ -58,7 +58,7 @@ std::shared_ptr<FaultResource::Plan> FaultResource::checked_plan(std::vector<Fau
       refuse_rule(i, "fault rule {rule} matches no size: its min_bytes is above its max_bytes.");
     }
     // If a completed free reported a failure, the caller would free the block twice.
-    if (rule.call == FaultCall::free && rule.moment == FaultMoment::after) {
+    if (rule.for_frees && rule.after_upstream) {
       refuse_rule(i, "fault rule {rule} fails a free after the free. Let the rule fail it before.");
     }
     plan->rules.emplace_back(rule);
@@ -72,7 +72,7 @@ void FaultResource::set_rules(std::vector<FaultRule> rules) {
   plan_.swap(plan);
 }
 
-std::optional<FaultResource::Hit> FaultResource::hit(FaultCall call, std::size_t bytes,
+std::optional<FaultResource::Hit> FaultResource::hit(bool is_free, std::size_t bytes,
                                                      Tag tag) noexcept {
   std::shared_ptr<Plan> plan;
   {
@@ -84,22 +84,21 @@ std::optional<FaultResource::Hit> FaultResource::hit(FaultCall call, std::size_t
   for (Plan::Counted& one : plan->rules) {
     ++place;
     const FaultRule& rule = one.rule;
-    const bool fits = rule.call == call && (!rule.tag || *rule.tag == tag) &&
+    const bool fits = rule.for_frees == is_free && (!rule.tag || *rule.tag == tag) &&
                       bytes >= rule.min_bytes && bytes <= rule.max_bytes;
     if (!fits) continue;
     // All rules count the call, even after one has hit, so that one rule does not shift another.
     const std::uint64_t number = one.fitting.fetch_add(1) + 1;
     if (first || !is_chosen(rule, number)) continue;
-    const ErrorCode usual =
-        call == FaultCall::allocate ? ErrorCode::out_of_memory : ErrorCode::driver;
-    first = Hit{rule.moment, rule.code.value_or(usual), place, number};
+    const ErrorCode usual = is_free ? ErrorCode::driver : ErrorCode::out_of_memory;
+    first = Hit{rule.after_upstream, rule.code.value_or(usual), place, number};
   }
   return first;
 }
 
 Result<Block> FaultResource::try_allocate(const Request& request) noexcept {
   if (request.bytes == 0) return WrappingResource::try_allocate(request);
-  std::optional<Hit> fault = hit(FaultCall::allocate, request.bytes, request.tag);
+  std::optional<Hit> fault = hit(false, request.bytes, request.tag);
   std::uint64_t left = fail_next_.load();
   while (left != 0 && !fail_next_.compare_exchange_weak(left, left - 1)) {
   }
@@ -107,7 +106,7 @@ Result<Block> FaultResource::try_allocate(const Request& request) noexcept {
   if (!fault) return WrappingResource::try_allocate(request);
 
   counters().note_request();
-  if (fault->moment == FaultMoment::after) {
+  if (fault->after_upstream) {
     const Result<Block> block = upstream()->try_allocate(request);
     // If the upstream fails by itself, return its failure.
     if (!block) {
@@ -138,7 +137,7 @@ Result<void> FaultResource::try_deallocate(const Block& block, StreamRef stream,
       facts->device != block.device || state_of(block.generation) != BlockState::live) {
     return WrappingResource::try_deallocate(block, stream, site);
   }
-  const std::optional<Hit> fault = hit(FaultCall::free, block.bytes, facts->tag);
+  const std::optional<Hit> fault = hit(true, block.bytes, facts->tag);
   if (!fault) return WrappingResource::try_deallocate(block, stream, site);
   refused_frees_.fetch_add(1);
   return Failure(fault->code,

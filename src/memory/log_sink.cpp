@@ -49,11 +49,10 @@ std::string LogRecord::text() const {
 
 LogSink::~LogSink() = default;
 
-bool NullSink::write(const LogRecord&) { return true; }
-
 RingSink::RingSink(std::size_t max_records) {
   if (max_records == 0) {
-    raise(Failure(ErrorCode::invalid_argument, "a ring of 0 records keeps nothing. Use NullSink.")
+    raise(Failure(ErrorCode::invalid_argument,
+                  "a ring of 0 records keeps nothing. Give it at least one record.")
               .with("name", "max_records"));
   }
   ring_.resize(max_records);
@@ -82,43 +81,64 @@ std::uint64_t RingSink::written() const noexcept {
   return written_;
 }
 
-FileSink::FileSink(const std::string& path)
-    : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
-  if (file_ < 0) {
-    const int error = errno;
-    raise(Failure(ErrorCode::file,
-                  "the log '{path}' could not be opened: {name} ({code}). Check that its folder "
-                  "exists and is writable.")
-              .with("code", static_cast<std::uint64_t>(error))
-              .with("name", fmt::format("{}", std::strerror(error)))
-              .with("path", path));
+namespace {
+
+class FileSink final : public LogSink {
+ public:
+  explicit FileSink(const std::string& path)
+      : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
+    if (file_ < 0) {
+      const int error = errno;
+      raise(Failure(ErrorCode::file,
+                    "the log '{path}' could not be opened: {name} ({code}). Check that its folder "
+                    "exists and is writable.")
+                .with("code", static_cast<std::uint64_t>(error))
+                .with("name", fmt::format("{}", std::strerror(error)))
+                .with("path", path));
+    }
   }
-}
+  ~FileSink() override { ::close(file_); }
 
-FileSink::~FileSink() { ::close(file_); }
-
-bool FileSink::write(const LogRecord& record) {
-  const std::string line = record.text() + '\n';
-  const FileLimitSignal blocked;
-  ssize_t written = -1;
-  do {
-    written = ::write(file_, line.data(), line.size());
-  } while (written < 0 && errno == EINTR);
-  // A partial line is a lost record. Writing the rest could mix with another thread's line.
-  return written == static_cast<ssize_t>(line.size());
-}
-
-CallbackSink::CallbackSink(AnyFunction<void(const LogRecord&)> function)
-    : function_(std::move(function)) {
-  if (!function_) {
-    raise(Failure(ErrorCode::invalid_argument, "a callback sink needs a function to call.")
-              .with("name", "function"));
+  bool write(const LogRecord& record) override {
+    const std::string line = record.text() + '\n';
+    const FileLimitSignal blocked;
+    ssize_t written = -1;
+    do {
+      written = ::write(file_, line.data(), line.size());
+    } while (written < 0 && errno == EINTR);
+    // A partial line is a lost record. Writing the rest could mix with another thread's line.
+    return written == static_cast<ssize_t>(line.size());
   }
-}
 
-bool CallbackSink::write(const LogRecord& record) {
-  function_(record);
-  return true;
+ private:
+  const int file_;
+};
+
+class CallbackSink final : public LogSink {
+ public:
+  explicit CallbackSink(AnyFunction<void(const LogRecord&)> function)
+      : function_(std::move(function)) {
+    if (!function_) {
+      raise(Failure(ErrorCode::invalid_argument, "a callback sink needs a function to call.")
+                .with("name", "function"));
+    }
+  }
+
+  bool write(const LogRecord& record) override {
+    function_(record);
+    return true;
+  }
+
+ private:
+  const AnyFunction<void(const LogRecord&)> function_;
+};
+
+}  // namespace
+
+LogSinkHandle make_file_sink(const std::string& path) { return std::make_shared<FileSink>(path); }
+
+LogSinkHandle make_callback_sink(AnyFunction<void(const LogRecord&)> function) {
+  return std::make_shared<CallbackSink>(std::move(function));
 }
 
 }  // namespace tern

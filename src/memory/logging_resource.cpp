@@ -19,8 +19,8 @@ std::uint64_t next_order() noexcept { return last_order.fetch_add(1) + 1; }
 LogSinkHandle checked(LogSinkHandle sink) {
   if (sink) return sink;
   raise(Failure(ErrorCode::invalid_argument,
-                "a logging resource needs a sink, and the pointer is null. Use a NullSink to keep "
-                "nothing.")
+                "a logging resource needs a sink, and the pointer is null. Use a RingSink, "
+                "make_file_sink() or make_callback_sink().")
             .with("name", "sink"));
 }
 

@@ -32,14 +32,14 @@ MemoryReport memory_report(const Resource& resource) {
   for_each_live_block([&](Generation generation) {
     const Result<BlockFacts> facts = try_find_block(generation);
     if (!facts || facts->owner != maker) return;
-    auto known = std::ranges::find(report.tags, facts->tag, &MemoryReport::TagUse::tag);
+    auto known = std::ranges::find(report.tags, facts->tag, &TagTotal::tag);
     if (known == report.tags.end()) known = report.tags.insert(known, {facts->tag});
-    known->bytes += facts->bytes;
-    ++known->blocks;
+    known->live_bytes += facts->bytes;
+    ++known->live_blocks;
     report.tagged_bytes += facts->bytes;
   });
-  std::ranges::stable_sort(report.tags,
-                           [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  std::ranges::stable_sort(
+      report.tags, [](const auto& a, const auto& b) { return a.live_bytes > b.live_bytes; });
   return report;
 }
 
@@ -53,9 +53,9 @@ std::string MemoryReport::text() const {
       format_bytes(s.pending_bytes), format_bytes(s.reserved_bytes), 100 * s.hit_rate(),
       100 * s.fragmentation(), s.requests, s.refusals, s.failed_frees, activity.launches,
       activity.events, activity.stream_waits, activity.host_waits);
-  for (const TagUse& one : tags) {
+  for (const TagTotal& one : tags) {
     fmt::format_to(std::back_inserter(text), "  {} in {} blocks with tag '{}'\n",
-                   format_bytes(one.bytes), one.blocks, one.tag.name());
+                   format_bytes(one.live_bytes), one.live_blocks, one.tag.name());
   }
   text.pop_back();
   return text;

@@ -110,8 +110,7 @@ void PendingFrees::add(BlockCharge* record) noexcept {
   if (order % frees_per_full_drain == 0) {
     drain();
   } else if (is_time_to_drain) {
-    Drained result;
-    drain(bucket, order, result);
+    drain(bucket, order);
   }
 }
 
@@ -146,7 +145,8 @@ std::size_t PendingFrees::release_until(Bucket& bucket, Mark mark,
 
 // Queries the oldest mark of each stream. As long as a query releases bytes, the same stream is
 // queried again; then the next one.
-void PendingFrees::drain(Bucket& bucket, std::uint64_t last_order, Drained& result) noexcept {
+std::size_t PendingFrees::drain(Bucket& bucket, std::uint64_t last_order) noexcept {
+  std::size_t all = 0;
   StreamId seen;
   for (;;) {
     std::optional<Mark> mark;
@@ -154,26 +154,24 @@ void PendingFrees::drain(Bucket& bucket, std::uint64_t last_order, Drained& resu
       const std::lock_guard lock(bucket.mutex);
       mark = next_mark(bucket, seen);
     }
-    if (!mark) return;
+    if (!mark) return all;
     const Result<bool> is_done = Device::try_is_done(*mark);
     std::size_t released = 0;
     if (is_done ? *is_done : is_over(is_done.failure())) {
       const std::lock_guard lock(bucket.mutex);
       released = release_until(bucket, *mark, last_order);
-    } else if (!is_done) {
-      ++result.failed_streams;
     }
-    result.released_bytes += released;
+    all += released;
     if (released == 0) seen = mark->stream;
   }
 }
 
-Drained PendingFrees::drain() noexcept {
-  Drained result;
+std::size_t PendingFrees::drain() noexcept {
+  std::size_t released = 0;
   // Frees that arrive during this call are left for the next one; otherwise it might never end.
   const std::uint64_t last_order = orders_.load(std::memory_order_relaxed);
-  for (Bucket& bucket : buckets_) drain(bucket, last_order, result);
-  return result;
+  for (Bucket& bucket : buckets_) released += drain(bucket, last_order);
+  return released;
 }
 
 std::size_t PendingFrees::bytes(StreamId stream) const noexcept {

@@ -55,8 +55,8 @@ class PendingFrees {
 
   /// Takes ownership of the record. Its bytes are pending until its mark is done.
   void add(BlockCharge* record) noexcept;
-  /// Releases the charges whose marks are done. Never waits.
-  Drained drain() noexcept;
+  /// Releases the charges whose marks are done, and returns their bytes. Never waits.
+  std::size_t drain() noexcept;
   /// Returns the pending bytes of a stream.
   [[nodiscard]] std::size_t bytes(StreamId stream) const noexcept;
 
@@ -103,7 +103,7 @@ class PendingFrees {
 
   [[nodiscard]] Bucket& bucket_of(StreamId stream) noexcept;
   /// Leaves frees with a number above `last_order` for another call, so that draining ends.
-  void drain(Bucket& bucket, std::uint64_t last_order, Drained& result) noexcept;
+  std::size_t drain(Bucket& bucket, std::uint64_t last_order) noexcept;
   /// Calls function(record) for all records, one bucket at a time, under the bucket's lock.
   template <class Function>
   void for_each(Function function) const noexcept;

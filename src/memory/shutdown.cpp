@@ -18,7 +18,6 @@
 namespace tern {
 namespace {
 
-using Leak = ShutdownReport::Leak;
 using Sites = std::map<Generation, CallSite>;
 
 /// Collects the call sites of live blocks from the TrackingResources of a stack.
@@ -36,17 +35,17 @@ void add_sites(const Resource* resource, Sites& sites) {
 struct Live {
   std::uintptr_t begin = 0;
   std::uintptr_t end = 0;
-  Leak leak = {};
+  Holder leak = {};
 };
 
-bool is_same_line(const Leak& a, const Leak& b) noexcept {
+bool is_same_line(const Holder& a, const Holder& b) noexcept {
   return a.device == b.device && a.tag == b.tag && a.site.line == b.site.line &&
          std::string_view(a.site.file) == b.site.file;
 }
 
-void add_to(std::vector<Leak>& leaks, const Leak& leak) {
+void add_to(std::vector<Holder>& leaks, const Holder& leak) {
   const auto same =
-      std::ranges::find_if(leaks, [&](const Leak& one) { return is_same_line(one, leak); });
+      std::ranges::find_if(leaks, [&](const Holder& one) { return is_same_line(one, leak); });
   if (same == leaks.end()) {
     leaks.push_back(leak);
   } else {
@@ -56,7 +55,7 @@ void add_to(std::vector<Leak>& leaks, const Leak& leak) {
 }
 
 // Visits every live block of the given devices and groups them by device, tag and line.
-std::vector<Leak> find_leaks(const std::vector<Device>& devices, const Sites& sites) {
+std::vector<Holder> find_leaks(const std::vector<Device>& devices, const Sites& sites) {
   std::vector<Live> live;
   for_each_live_block([&](Generation generation) {
     const Result<BlockFacts> facts = try_find_block(generation);
@@ -68,20 +67,21 @@ std::vector<Leak> find_leaks(const std::vector<Device>& devices, const Sites& si
     live.push_back({begin,
                     begin + facts->bytes,
                     {std::string(device->spec()), facts->tag,
-                     site == sites.end() ? CallSite{} : site->second, facts->bytes, 1}});
+                     site == sites.end() ? CallSite{} : site->second, facts->bytes, 1, 0}});
   });
   // A guarded block lies inside a block of the guard's upstream. Report only the inner one, which
   // the program owns: sort so that an inner block follows its outer block.
   std::ranges::sort(live, [](const Live& a, const Live& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
   });
-  std::vector<Leak> leaks;
+  std::vector<Holder> leaks;
   for (std::size_t i = 0; i < live.size(); ++i) {
     const bool has_inner = i + 1 < live.size() && live[i + 1].end <= live[i].end &&
                            live[i + 1].leak.device == live[i].leak.device;
     if (!has_inner) add_to(leaks, live[i].leak);
   }
-  std::ranges::stable_sort(leaks, [](const Leak& a, const Leak& b) { return a.bytes > b.bytes; });
+  std::ranges::stable_sort(leaks,
+                           [](const Holder& a, const Holder& b) { return a.bytes > b.bytes; });
   return leaks;
 }
 
@@ -93,7 +93,7 @@ std::string blocks_text(std::size_t blocks) {
 
 std::string ShutdownReport::text() const {
   std::string text;
-  for (const Leak& leak : leaks) {
+  for (const Holder& leak : leaks) {
     text += fmt::format("{} in {} on '{}' with tag '{}' were never freed", format_bytes(leak.bytes),
                         blocks_text(leak.blocks), leak.device, leak.tag.name());
     text += leak.site.is_known()

@@ -386,7 +386,8 @@ std::vector<TagTotal> TrackingResource::tag_totals() const {
 std::vector<Holder> TrackingResource::top_holders(std::size_t most) const {
   std::vector<Holder> lines;
   for (const LiveBlock& one : live_blocks()) {
-    lines.push_back({one.tag, one.site, one.block.bytes, 1, one.order});
+    lines.push_back(
+        {std::string(device().spec()), one.tag, one.site, one.block.bytes, 1, one.order});
   }
   // Group equal lines; within a group the oldest block comes first.
   std::stable_sort(lines.begin(), lines.end(), [](const Holder& a, const Holder& b) {

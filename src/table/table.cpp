@@ -231,7 +231,7 @@ Result<Table> Table::try_make(Schema schema, std::vector<Column> columns,
 }
 
 Result<Table> Table::try_allocate(const Device& device, Schema schema, std::size_t capacity,
-                                  const TableAllocation& options) noexcept try {
+                                  const ColumnOptions& options) noexcept try {
   std::vector<Column> columns;
   columns.reserve(schema.size());
   for (const Field& field : schema.fields()) {

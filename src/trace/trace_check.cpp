@@ -80,7 +80,7 @@ CheckSummary check_trace(TraceReader& reader, const std::function<void(const Fin
                          const std::function<void(std::uint64_t, std::uint64_t)>& on_progress) {
   CheckSummary summary;
   OrderChecker checker;
-  checker.set_context(reader.about().context, reader.about().replay);
+  checker.set_context(reader.context(), reader.replay());
   std::bitset<max_actors> actors;
   std::uint64_t actor_numbers = 1;
   Meter meter(budget);
@@ -92,8 +92,8 @@ CheckSummary check_trace(TraceReader& reader, const std::function<void(const Fin
   for (TraceRecord record;;) {
     const Result<bool> more = reader.try_next(record);
     for (Finding& finding : reader.take_findings()) {
-      finding.context = reader.about().context;
-      finding.replay = reader.about().replay;
+      finding.context = reader.context();
+      finding.replay = reader.replay();
       report(finding);
     }
     if (!more) summary.failure = more.failure();

@@ -131,7 +131,7 @@ struct TraceReader::State {
   std::span<const std::byte> bytes = {};  // without a file: the bytes not read yet
   std::uint64_t bytes_read = 0;
 
-  About about;
+  std::string writer, context, replay;  // what the writer stored about itself and the run
   std::vector<std::byte> payload;
   Decoder decoder;                  // for the chunk of records being read
   std::deque<std::string> strings;  // elements never move; numbered from 1
@@ -268,9 +268,9 @@ struct TraceReader::State {
     }
     if (**kind != chunk_about) return refuse("the kind of the first chunk", begin, **kind, "1");
     Decoder in = payload_decoder();
-    about.writer = in.string("the writer's name");
-    about.context = in.string("the context");
-    about.replay = in.string("the replay line");
+    writer = in.string("the writer's name");
+    context = in.string("the context");
+    replay = in.string("the replay line");
     if (!in.damage() && !in.is_at_end()) {
       in.refuse("the rest of a chunk", in.offset(), in.left(), "no bytes");
     }
@@ -496,7 +496,9 @@ Result<TraceReader> TraceReader::try_read_bytes(std::span<const std::byte> bytes
   return State::start(std::move(state));
 }
 
-const TraceReader::About& TraceReader::about() const noexcept { return state_->about; }
+const std::string& TraceReader::writer() const noexcept { return state_->writer; }
+const std::string& TraceReader::context() const noexcept { return state_->context; }
+const std::string& TraceReader::replay() const noexcept { return state_->replay; }
 Result<bool> TraceReader::try_next(TraceRecord& record) { return state_->next(record); }
 std::vector<Finding> TraceReader::take_findings() { return std::exchange(state_->findings, {}); }
 bool TraceReader::is_complete() const noexcept { return state_->is_complete; }

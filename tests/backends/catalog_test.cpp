@@ -7,7 +7,7 @@
 #include "backends/opencl/opencl_opener.hpp"
 #include "support/forked_child.hpp"
 #include "support/thread.hpp"
-#include "tern/core/config.hpp"
+#include "tern/detail/core/config.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
 

@@ -280,7 +280,7 @@ TEST_F(BufferTest, PinnedIsPinnedAtAnySize) {
   for (const std::size_t count : {std::size_t{1000}, 1024 * std::size_t{1024}}) {
     const Buffer buffer = make({count}, DType::f32, {.resource = pinned});
     EXPECT_TRUE(buffer.is_pinned());
-    EXPECT_EQ(buffer.kind(), StorageKind::pinned);
+    EXPECT_EQ(buffer.kind(), MemoryKind::pinned);
     buffer.ensure_allocated();
     EXPECT_EQ(device.pointer_info(reinterpret_cast<void*>(buffer.address())).kind,
               MemoryKind::pinned);
@@ -289,9 +289,9 @@ TEST_F(BufferTest, PinnedIsPinnedAtAnySize) {
 }
 
 TEST_F(BufferTest, DefaultResourcesGiveEveryKind) {
-  for (const auto& [kind, expected] : {std::pair{MemoryKind::device, StorageKind::device},
-                                       {MemoryKind::pinned, StorageKind::pinned},
-                                       {MemoryKind::managed, StorageKind::managed}}) {
+  for (const auto& [kind, expected] : {std::pair{MemoryKind::device, MemoryKind::device},
+                                       {MemoryKind::pinned, MemoryKind::pinned},
+                                       {MemoryKind::managed, MemoryKind::managed}}) {
     const Buffer buffer(device, {16}, DType::u8, {.kind = kind});
     EXPECT_EQ(buffer.kind(), expected);
     buffer.ensure_allocated();
@@ -299,7 +299,7 @@ TEST_F(BufferTest, DefaultResourcesGiveEveryKind) {
   expect_refused(Buffer::try_make(device, {16}, DType::u8, {.kind = MemoryKind::registered}),
                  ErrorCode::invalid_argument);
   const Device host = open_device("host");
-  EXPECT_EQ(Buffer(host, {1}, DType::u8).kind(), StorageKind::host);
+  EXPECT_EQ(Buffer(host, {1}, DType::u8).kind(), MemoryKind::host);
 }
 
 TEST_F(BufferTest, AManagedReadWaitsForItsOwnKernelOnly) {

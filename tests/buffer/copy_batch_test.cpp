@@ -44,7 +44,7 @@ class BatchRules : public testing::Test {
     }
   }
   [[nodiscard]] Buffer holding(const Bytes& bytes, std::size_t on = 0) const {
-    return CopyPlace{"", peers[on], StorageKind::device}.holding(bytes);
+    return CopyPlace{"", peers[on], MemoryKind::device}.holding(bytes);
   }
   void expect_refused_at(const std::vector<BufferCopy>& copies, ErrorCode code, std::size_t index) {
     const Result<Mark> refused = try_copy_batch(copies, stream);

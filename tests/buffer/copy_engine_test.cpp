@@ -73,9 +73,9 @@ TEST(OverlapSteps, NeedNoScratchMemoryIfLargeOrFew) {
 
 struct Scenario {
   std::string name;
-  StorageKind to = StorageKind::device;
+  MemoryKind to = MemoryKind::device;
   unsigned to_device = 0;
-  StorageKind from = StorageKind::device;
+  MemoryKind from = MemoryKind::device;
   unsigned from_device = 0;
   unsigned stream_device = 0;
   std::size_t bytes = 5000;
@@ -87,7 +87,7 @@ struct Scenario {
 };
 
 std::vector<Scenario> scenarios() {
-  using enum StorageKind;
+  using enum MemoryKind;
   constexpr std::size_t chunks = 2 * 4 * mib + 1;
   return {
       {"direct", device, 0, device, 0, 0},
@@ -119,10 +119,10 @@ struct Rig {
     const std::size_t bytes = scenario.bytes + scenario.shift.value_or(0);
     in = counted(bytes);
     const Device file_device = open_device("host");
-    from = CopyPlace{"",
-                     scenario.from == StorageKind::file ? file_device : peers[scenario.from_device],
-                     scenario.from}
-               .holding(in);
+    from =
+        CopyPlace{"", scenario.from == MemoryKind::file ? file_device : peers[scenario.from_device],
+                  scenario.from}
+            .holding(in);
     if (scenario.shift) {
       to = from->byte_view(*scenario.shift, scenario.bytes);
       from = from->byte_view(0, scenario.bytes);
@@ -161,7 +161,7 @@ struct Rig {
       expect_no_findings(device);
     }
     reclaim_deferred();
-    EXPECT_EQ(deferred_frees().storages, 0u);
+    EXPECT_EQ(deferred_frees().count, 0u);
     for (const Device& device : peers) {
       for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned, MemoryKind::managed}) {
         const ResourceHandle resource = default_resource(device, kind);

@@ -36,7 +36,7 @@ TEST(CopyRoute, DependsOnKindsAndDevices) {
   const Device host = open_device("host");
   const std::vector<Device> peers = sim::open_peers({}, 2);
   const std::vector<CopyPlace> places =
-      join({{{"H", host, StorageKind::host}, {"F", host, StorageKind::file}},
+      join({{{"H", host, MemoryKind::host}, {"F", host, MemoryKind::file}},
             places_of(peers[0], "0"),
             places_of(peers[1], "1")});
   std::vector<Buffer> buffers;
@@ -144,7 +144,7 @@ class CopyMatrix : public testing::TestWithParam<Group> {
   void SetUp() override {
     devices.push_back(open_device("host"));
     for (const std::string& spec : GetParam().specs) devices.push_back(open_device(spec));
-    places.push_back({"F", devices[0], StorageKind::file});
+    places.push_back({"F", devices[0], MemoryKind::file});
     for (std::size_t i = 0; i < devices.size(); ++i) {
       for (CopyPlace& place : places_of(devices[i], std::to_string(i))) {
         places.push_back(std::move(place));
@@ -157,7 +157,7 @@ class CopyMatrix : public testing::TestWithParam<Group> {
       device.synchronize();
       expect_no_findings(device);
     }
-    EXPECT_EQ(reclaim_deferred().storages, 0u);
+    EXPECT_EQ(reclaim_deferred().count, 0u);
   }
 
   /// A source from an odd place to another, and nothing beside it.
@@ -185,7 +185,7 @@ TEST_P(CopyMatrix, CopiesEveryBitOnEveryPossibleStream) {
   const Bytes in = every_pair_of_bytes();
   std::size_t copied = 0;
   for (const CopyPlace& to : places) {
-    if (to.kind == StorageKind::file) continue;
+    if (to.kind == MemoryKind::file) continue;
     for (const CopyPlace& from : places) {
       for (const Stream& stream : streams) {
         if (!try_copy_route(to.make(1), from.holding(Bytes(1)), stream.device())) continue;
@@ -207,7 +207,7 @@ TEST_P(CopyMatrix, CopiesEveryBitBlocking) {
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{63}, 64 * kib + 1}) {
     const Bytes in = counted(bytes);
     for (const CopyPlace& to : places) {
-      if (to.kind == StorageKind::file) continue;
+      if (to.kind == MemoryKind::file) continue;
       for (const CopyPlace& from : places) {
         expect_arrives(to, from, in, [&](const Buffer& destination, const Buffer& source) {
           const Result<void> done = try_copy(destination, source);
@@ -228,7 +228,7 @@ TEST_P(CopyMatrix, RejectsFilesAsDestination) {
 
 TEST_P(CopyMatrix, FillsAndClonesEveryWritableKind) {
   for (const CopyPlace& place : places) {
-    if (place.kind == StorageKind::file) continue;
+    if (place.kind == MemoryKind::file) continue;
     const Stream stream(place.device);
     Buffer buffer = place.make(9 * 8);
     const Result<Mark> mark = buffer.as<double>().try_fill(-2.5, stream);

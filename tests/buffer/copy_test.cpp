@@ -26,7 +26,7 @@ class Copy : public testing::Test {
   }
 
   [[nodiscard]] Buffer holding(const Bytes& bytes, std::size_t on = 0,
-                               StorageKind kind = StorageKind::device) const {
+                               MemoryKind kind = MemoryKind::device) const {
     return CopyPlace{"", peers[on], kind}.holding(bytes);
   }
   [[nodiscard]] Buffer empty(std::size_t bytes, std::size_t on = 0,
@@ -180,7 +180,7 @@ TEST_F(Copy, FromAPeerOnTheSourcesStreamIsInThatStreamsOrder) {
   const Buffer from = empty(5000), to = empty(5000, 1);
   Gate gate;
   gate.hold(a);
-  const Buffer pinned = holding(in, 0, StorageKind::pinned);
+  const Buffer pinned = holding(in, 0, MemoryKind::pinned);
   copy(from, pinned, a);
   const Mark mark = copy(to, from, a);
   EXPECT_EQ(mark.stream, a.id());
@@ -192,8 +192,8 @@ TEST_F(Copy, FromAPeerOnTheSourcesStreamIsInThatStreamsOrder) {
 
 TEST_F(Copy, HandedOverIsOrderedAfterEarlierWorkOfItsStream) {
   const Bytes in = counted(5000);
-  const Buffer source = holding(in, 0, StorageKind::pinned);
-  const Buffer pinned = holding(Bytes(5000), 0, StorageKind::pinned);
+  const Buffer source = holding(in, 0, MemoryKind::pinned);
+  const Buffer pinned = holding(Bytes(5000), 0, MemoryKind::pinned);
   const Buffer to = empty(5000, 1);
   Gate gate;
   gate.hold(a);
@@ -229,7 +229,7 @@ TEST_F(Copy, BlockingMakesTheHostWaitInsteadOfTheStream) {
 
 TEST_F(Copy, HandedOverBlocksNoOtherStream) {
   const Bytes in = counted(5000);
-  const Buffer pinned = holding(in, 0, StorageKind::pinned);
+  const Buffer pinned = holding(in, 0, MemoryKind::pinned);
   const Buffer to = empty(5000, 1), other = empty(5000, 1);
   Gate gate;
   gate.hold(a);
@@ -259,7 +259,7 @@ TEST_F(Copy, BetweenSeparateSimulationsIsStagedThroughTheHost) {
 
 TEST_F(Copy, OfMuchHostMemoryIsSharedByThreads) {
   const Bytes in = counted(5 * mib + 1);
-  const Buffer from = CopyPlace{"", host, StorageKind::host}.holding(in);
+  const Buffer from = CopyPlace{"", host, MemoryKind::host}.holding(in);
   const Buffer to(host, {in.size()}, DType::byte);
   copy(to, from);
   EXPECT_TRUE(bytes_of(to) == in);

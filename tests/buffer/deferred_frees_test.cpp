@@ -34,7 +34,7 @@ class DeferredFreesTest : public testing::Test {
   void TearDown() override {
     sim::resume(device, hold);
     device.synchronize();
-    EXPECT_EQ(reclaim_deferred().storages, 0u);
+    EXPECT_EQ(reclaim_deferred().count, 0u);
     EXPECT_EQ(memory->statistics().live_blocks, 0u);
   }
 };
@@ -43,19 +43,19 @@ TEST_F(DeferredFreesTest, CountsKeptStorages) {
   use_and_drop(64);
   use_and_drop(100);
   EXPECT_TRUE(DeferredFrees::has_any());
-  EXPECT_EQ(deferred_frees().storages, 2u);
+  EXPECT_EQ(deferred_frees().count, 2u);
   EXPECT_EQ(deferred_frees().bytes, 164u);
 }
 
 TEST_F(DeferredFreesTest, KeepsStoragesInUseHoweverOftenItIsPolled) {
   use_and_drop(64);
-  for (int i = 0; i < 10; ++i) EXPECT_EQ(reclaim_deferred().storages, 1u);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(reclaim_deferred().count, 1u);
   EXPECT_EQ(memory->statistics().live_blocks, 1u);
 }
 
 TEST_F(DeferredFreesTest, NewStoragesReclaimOldOnesStepByStep) {
   for (int i = 0; i < 20; ++i) use_and_drop(64);
-  ASSERT_EQ(deferred_frees().storages, 20u);
+  ASSERT_EQ(deferred_frees().count, 20u);
   sim::resume(device, hold);
   stream.synchronize();
   std::vector<Buffer> fresh;
@@ -80,12 +80,12 @@ TEST_F(DeferredFreesTest, CallbacksThatCreateStoragesDoNotRecurse) {
                                  },
                              .stream = stream}));
   }
-  ASSERT_EQ(deferred_frees().storages, 100u);
+  ASSERT_EQ(deferred_frees().count, 100u);
   sim::resume(device, hold);
   stream.synchronize();
   static_cast<void>(Buffer(host, Shape{1}, DType::u8));
   EXPECT_GE(calls, 1);
-  EXPECT_EQ(reclaim_deferred().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().count, 0u);
   EXPECT_EQ(calls, 100);
   EXPECT_EQ(max_open, 1) << "each inside the one before, they would use up the stack";
   hold = sim::hold(stream);
@@ -100,7 +100,7 @@ TEST_F(DeferredFreesTest, ThreadsMayPollConcurrently) {
     threads.emplace_back([] { static_cast<void>(reclaim_deferred()); });
   }
   for (test::Thread& thread : threads) thread.join();
-  EXPECT_EQ(reclaim_deferred().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().count, 0u);
   EXPECT_EQ(memory->statistics().frees, 200u);
   hold = sim::hold(stream);
 }

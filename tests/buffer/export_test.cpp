@@ -22,9 +22,9 @@ namespace {
 class ExportTest : public testing::Test {
  protected:
   void TearDown() override {
-    EXPECT_EQ(exported_memory().exports, 0u);
+    EXPECT_EQ(exported_memory().count, 0u);
     EXPECT_EQ(exported_memory().bytes, 0u);
-    EXPECT_EQ(reclaim_exported().storages, 0u);
+    EXPECT_EQ(reclaim_exported().count, 0u);
   }
   Array<float> make(std::size_t count) {
     return Array<float>::uninitialized(pool, count, {.stream = stream});
@@ -40,7 +40,7 @@ TEST_F(ExportTest, KeepsTheStorageAndIsCounted) {
   const std::uintptr_t address = array.address();
   Export one = Export::try_begin(array.storage()).value();
   Export two = Export::try_begin(array.storage()).value();
-  EXPECT_EQ(exported_memory().exports, 2u);
+  EXPECT_EQ(exported_memory().count, 2u);
   EXPECT_EQ(exported_memory().bytes, 400u) << "one storage, however many hold it";
   array = {};
   EXPECT_GE(pool->statistics().live_bytes, 400u);
@@ -48,7 +48,7 @@ TEST_F(ExportTest, KeepsTheStorageAndIsCounted) {
   one.end();
   EXPECT_EQ(exported_memory().bytes, 400u);
   two = Export();
-  EXPECT_EQ(exported_memory().exports, 0u);
+  EXPECT_EQ(exported_memory().count, 0u);
 }
 
 TEST_F(ExportTest, ABatchCountsItsExportsWhenItEnds) {
@@ -59,9 +59,9 @@ TEST_F(ExportTest, ABatchCountsItsExportsWhenItEnds) {
       EXPECT_TRUE(batch.try_begin(*one.storage())) << i;
       EXPECT_TRUE(batch.try_begin(*two.storage())) << i;
     }
-    EXPECT_EQ(exported_memory().exports, 0u);
+    EXPECT_EQ(exported_memory().count, 0u);
   }
-  EXPECT_EQ(exported_memory().exports, 4u);
+  EXPECT_EQ(exported_memory().count, 4u);
   EXPECT_EQ(exported_memory().bytes, 600u);
   {
     ExportBatch batch;
@@ -71,15 +71,15 @@ TEST_F(ExportTest, ABatchCountsItsExportsWhenItEnds) {
     }
     batch.end(*two.storage());
   }
-  EXPECT_EQ(exported_memory().exports, 1u);
+  EXPECT_EQ(exported_memory().count, 1u);
   EXPECT_EQ(exported_memory().bytes, 200u);
   ExportBatch().end(*two.storage());
-  EXPECT_EQ(exported_memory().exports, 0u);
+  EXPECT_EQ(exported_memory().count, 0u);
   // It keeps nothing alive, and is behind strangers all the same.
   const std::uintptr_t address = one.address();
   one = {};
   EXPECT_NE(make(100).address(), address);
-  EXPECT_GE(deferred_frees().storages, 1u);
+  EXPECT_GE(deferred_frees().count, 1u);
   two = {};
   reclaim_exported();
 }
@@ -90,12 +90,12 @@ TEST_F(ExportTest, MemoryIsReusedOnlyAfterADeviceWideWait) {
   Export held = Export::try_begin(array.storage()).value();
   held.end();
   array = {};
-  EXPECT_EQ(deferred_frees().storages, 1u);
+  EXPECT_EQ(deferred_frees().count, 1u);
   // On the same stream too: strangers have their own.
   EXPECT_NE(make(100).address(), address);
-  EXPECT_EQ(reclaim_deferred().storages, 1u);
+  EXPECT_EQ(reclaim_deferred().count, 1u);
   device.synchronize();
-  EXPECT_EQ(reclaim_deferred().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().count, 0u);
   std::vector<std::uintptr_t> addresses;
   std::vector<Array<float>> arrays;
   for (int i = 0; i < 4; ++i) arrays.push_back(make(100));
@@ -109,8 +109,8 @@ TEST_F(ExportTest, AWaitThatBeganBeforeTheEndOfTheExportDoesNotCount) {
   device.synchronize();
   held.end();
   array = {};
-  EXPECT_EQ(reclaim_deferred().storages, 1u);
-  EXPECT_EQ(reclaim_exported().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().count, 1u);
+  EXPECT_EQ(reclaim_exported().count, 0u);
 }
 
 TEST_F(ExportTest, MemoryWithHandlesWaitsOnlyAtItsEnd) {
@@ -119,9 +119,9 @@ TEST_F(ExportTest, MemoryWithHandlesWaitsOnlyAtItsEnd) {
   const std::vector<float> values(100, 2.0f);
   array.copy_from(std::span<const float>(values));
   EXPECT_EQ(array.to_vector(), values);
-  EXPECT_EQ(deferred_frees().storages, 0u);
+  EXPECT_EQ(deferred_frees().count, 0u);
   array = {};
-  EXPECT_EQ(deferred_frees().storages, 1u);
+  EXPECT_EQ(deferred_frees().count, 1u);
 }
 
 TEST_F(ExportTest, IsReclaimedWhenMemoryRunsOut) {
@@ -130,11 +130,11 @@ TEST_F(ExportTest, IsReclaimedWhenMemoryRunsOut) {
   Array<std::byte> array = Array<std::byte>::uninitialized(limited, 40 << 10, {.stream = stream});
   Export::try_begin(array.storage()).value().end();
   array = {};
-  EXPECT_EQ(deferred_frees().storages, 1u);
+  EXPECT_EQ(deferred_frees().count, 1u);
   const Result<Array<std::byte>> next =
       Array<std::byte>::try_uninitialized(limited, 40 << 10, {.stream = stream});
   EXPECT_TRUE(next) << next.failure().text();
-  EXPECT_EQ(deferred_frees().storages, 0u);
+  EXPECT_EQ(deferred_frees().count, 0u);
   // And nothing is waited for where that would not help.
   EXPECT_FALSE(Array<std::byte>::try_uninitialized(limited, 40 << 10, {.stream = stream}));
 }
@@ -145,7 +145,7 @@ TEST_F(ExportTest, DeferredFreesAreBoundedWithoutDeviceWaits) {
     Array<float> array = make(4);
     Export::try_begin(array.storage()).value().end();
     array = {};
-    most = std::max(most, deferred_frees().storages);
+    most = std::max(most, deferred_frees().count);
   }
   EXPECT_GT(most, 1u) << "nothing was kept, so nothing was tested";
   EXPECT_LE(most, DeferredFrees::reclaim_interval);
@@ -158,13 +158,13 @@ TEST_F(ExportTest, ContinuesIfTheDeviceCannotBeWaitedFor) {
     Result<Export> escape = Export::try_begin(array.storage());
     ASSERT_TRUE(escape) << escape.failure().text();
   }
-  EXPECT_GT(deferred_frees().storages, DeferredFrees::reclaim_interval);
+  EXPECT_GT(deferred_frees().count, DeferredFrees::reclaim_interval);
   sim::set_faults(device, "");
   for (std::size_t i = 0; i < DeferredFrees::reclaim_interval; ++i) {
     Array<float> array = make(4);
     Export::try_begin(array.storage()).value().end();
   }
-  EXPECT_LE(deferred_frees().storages, DeferredFrees::reclaim_interval);
+  EXPECT_LE(deferred_frees().count, DeferredFrees::reclaim_interval);
 }
 
 TEST_F(ExportTest, HostMemoryIsFreedImmediately) {
@@ -172,7 +172,7 @@ TEST_F(ExportTest, HostMemoryIsFreedImmediately) {
   Array<float> array = Array<float>::uninitialized(host, 100);
   Export::try_begin(array.storage()).value().end();
   array = {};
-  EXPECT_EQ(deferred_frees().storages, 0u);
+  EXPECT_EQ(deferred_frees().count, 0u);
 }
 
 TEST_F(ExportTest, EndsOnAnyThreadOnce) {
@@ -224,7 +224,7 @@ TEST_F(ExportTest, CannotBeReleasedBeforeADeviceWideWait) {
   EXPECT_TRUE(try_release(std::move(buffer), stream));
   // Where the host waits anyway, it waits for strangers too.
   EXPECT_TRUE(try_release(exported(), {}));
-  EXPECT_EQ(deferred_frees().storages, 0u);
+  EXPECT_EQ(deferred_frees().count, 0u);
 }
 
 TEST_F(ExportTest, RejectsAnEmptyBuffer) {
@@ -240,9 +240,9 @@ TEST_F(ExportTest, EndedExportsAreFreedWithTheLastHandleOfTheDevice) {
     Export held = Export::try_begin(array.storage()).value();
     array = {};
     held.end();
-    EXPECT_EQ(deferred_frees().storages, 1u);
+    EXPECT_EQ(deferred_frees().count, 1u);
   }
-  EXPECT_EQ(deferred_frees().storages, 0u);
+  EXPECT_EQ(deferred_frees().count, 0u);
 }
 
 TEST_F(ExportTest, KeepsItsDeviceUntilItIsReclaimed) {
@@ -253,8 +253,8 @@ TEST_F(ExportTest, KeepsItsDeviceUntilItIsReclaimed) {
     held = Export::try_begin(array.storage()).value();
   }
   held.end();
-  EXPECT_EQ(deferred_frees().storages, 1u);
-  EXPECT_EQ(reclaim_exported().storages, 0u);
+  EXPECT_EQ(deferred_frees().count, 1u);
+  EXPECT_EQ(reclaim_exported().count, 0u);
 }
 
 }  // namespace

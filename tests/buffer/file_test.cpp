@@ -55,7 +55,7 @@ class FileTest : public testing::TestWithParam<bool> {
 
 TEST_P(FileTest, HasTheBytesOfTheFile) {
   const Buffer buffer = open_file(file(), options());
-  EXPECT_EQ(buffer.kind(), StorageKind::file);
+  EXPECT_EQ(buffer.kind(), MemoryKind::file);
   EXPECT_EQ(buffer.size_bytes(), 4096u);
   EXPECT_EQ(buffer.dtype(), DType::byte);
   EXPECT_EQ(buffer.shape(), Shape{4096});

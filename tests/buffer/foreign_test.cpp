@@ -57,7 +57,7 @@ class ForeignTest : public testing::TestWithParam<std::string> {
   ~ForeignTest() override {
     // What one test leaves behind is not another's.
     device_.synchronize();
-    EXPECT_EQ(reclaim_deferred().storages, 0u);
+    EXPECT_EQ(reclaim_deferred().count, 0u);
     if (test::is_simulated(device_)) {
       sim::set_faults(device_, "");
       const std::vector<Finding> found = sim::findings(device_);
@@ -101,7 +101,7 @@ TEST_P(ForeignTest, AdoptsEachKindOfMemory) {
     EXPECT_EQ(buffer.size_bytes(), block_bytes);
     EXPECT_EQ(buffer.dtype(), DType::byte);
     EXPECT_EQ(buffer.device(), device_);
-    EXPECT_EQ(buffer.kind(), device_.info().is_host ? StorageKind::host : StorageKind::device);
+    EXPECT_EQ(buffer.kind(), device_.info().is_host ? MemoryKind::host : MemoryKind::device);
     EXPECT_TRUE(buffer.is_external());
     EXPECT_TRUE(buffer.is_allocated());
     EXPECT_EQ(buffer.wasted_bytes(), 0u);
@@ -134,13 +134,13 @@ TEST_P(ForeignTest, CallsBackAfterTheLastUseIsDone) {
     write(buffer, other_, Access::read_write);
   }
   EXPECT_EQ(callback.calls, 0);
-  EXPECT_EQ(deferred_frees().storages, 1u);
+  EXPECT_EQ(deferred_frees().count, 1u);
   EXPECT_EQ(deferred_frees().bytes, block_bytes);
-  EXPECT_EQ(reclaim_deferred().storages, 1u);
+  EXPECT_EQ(reclaim_deferred().count, 1u);
   EXPECT_EQ(callback.calls, 0);
   gate.open();
   other_.synchronize();
-  EXPECT_EQ(reclaim_deferred().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().count, 0u);
   EXPECT_EQ(callback.calls, 1);
 }
 
@@ -197,7 +197,7 @@ TEST_P(ForeignTest, SurvivesACallbackThatThrows) {
     const Buffer buffer = adopt(device_, host.data(), 16,
                                 {.on_release = [] { throw std::runtime_error("told not to"); }});
   }
-  EXPECT_EQ(deferred_frees().storages, 0u);
+  EXPECT_EQ(deferred_frees().count, 0u);
 }
 
 TEST_P(ForeignTest, OrdersUsesAfterTheProducersWrites) {
@@ -343,7 +343,7 @@ TEST_P(ForeignTest, RejectsWritesToReadOnlyMemory) {
 TEST_P(ForeignTest, AdoptsHostMemoryOnAnyDevice) {
   alignas(64) std::array<std::byte, 64> host = {};
   Buffer buffer = adopt(device_, host.data(), host.size(), {});
-  EXPECT_EQ(buffer.kind(), StorageKind::host);
+  EXPECT_EQ(buffer.kind(), MemoryKind::host);
   buffer.discard_host<std::byte>()[3] = std::byte{9};
   EXPECT_EQ(host[3], std::byte{9});
   EXPECT_EQ(bool(buffer.try_use(stream_, Access::read)), device_.info().is_host);
@@ -396,7 +396,7 @@ TEST_P(ForeignTest, LeaksNothingIfTheHostHasNoMemory) {
       has_failed = exhausted.has_failed();
     }
     EXPECT_EQ(callback.calls, is_adopted ? 1 : 0);
-    EXPECT_EQ(reclaim_deferred().storages, 0u);
+    EXPECT_EQ(reclaim_deferred().count, 0u);
     EXPECT_EQ(owner.use_count(), 1);
     callback.calls = 0;
     if (!has_failed) {
@@ -492,7 +492,7 @@ TEST_P(ForeignTest, ReleasesTheMemoryItselfAndTakesItBackOnce) {
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(released.address()), address);
   EXPECT_EQ(released.bytes(), block_bytes);
   EXPECT_EQ(released.device(), device_);
-  EXPECT_EQ(released.kind(), device_.info().is_host ? StorageKind::host : StorageKind::device);
+  EXPECT_EQ(released.kind(), device_.info().is_host ? MemoryKind::host : MemoryKind::device);
   EXPECT_EQ(resource->statistics().live_blocks, 1u);
   stream_.fill(static_cast<std::byte*>(released.address()), block_bytes, std::byte{2});
   released.give_back(stream_);
@@ -706,7 +706,7 @@ TEST_P(ForeignTest, OrdersBorrowedMemoryBehindItsOwnerAndTheOwnerBehindUs) {
   ours.hold(stream_);
   write(buffer, stream_, Access::read_write);
   buffer = {};
-  EXPECT_EQ(deferred_frees().storages, 1u);
+  EXPECT_EQ(deferred_frees().count, 1u);
   EXPECT_FALSE(is_alive.expired());
   theirs.fill(static_cast<std::byte*>(address), block_bytes, std::byte{2});
   EXPECT_FALSE(theirs.is_idle());
@@ -726,10 +726,10 @@ TEST_P(ForeignTest, KeepsAnOwnerThatTheCallerDrops) {
     const Buffer buffer = borrow(device_, address, block_bytes, {.owner = std::move(owner)});
     write(buffer, stream_);
   }
-  EXPECT_EQ(reclaim_deferred().storages, 1u);
+  EXPECT_EQ(reclaim_deferred().count, 1u);
   gate.open();
   stream_.synchronize();
-  EXPECT_EQ(reclaim_deferred().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().count, 0u);
 }
 
 TEST_P(ForeignTest, ReleasesTheOwnerImmediatelyIfTheMemoryWasNotUsed) {
@@ -802,7 +802,7 @@ TEST(ForeignLoopTest, AnyNumberOfBorrowsMakesTwoEvents) {
     theirs.synchronize();
   }
   EXPECT_LE(fake.ledger->count(test::Call::create_event) - before, 2u);
-  EXPECT_EQ(reclaim_deferred().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().count, 0u);
   EXPECT_EQ(owner.use_count(), 1);
 }
 
@@ -837,14 +837,14 @@ TEST(ForeignLoopTest, BorrowsUnderAHeldStreamAreAllReleasedInOrder) {
     StorageUse use = buffer.try_use(ours, Access::read).value();
     use.end();
   }
-  EXPECT_EQ(deferred_frees().storages, 1000u);
+  EXPECT_EQ(deferred_frees().count, 1000u);
   gate.open();
   device.synchronize();
   // Each new one asks a few.
   for (int i = 0; i < 250; ++i) {
     static_cast<void>(Buffer(device, Shape{1}, DType::byte));
   }
-  EXPECT_EQ(deferred_frees().storages, 0u);
+  EXPECT_EQ(deferred_frees().count, 0u);
   EXPECT_EQ(owner.use_count(), 1);
 }
 
@@ -862,7 +862,7 @@ TEST(ForeignLostTest, CallsBackWhenTheDeviceIsLost) {
     sim::set_faults(device, "fill#1=lost");
     EXPECT_FALSE(stream.try_fill(static_cast<std::byte*>(address), 16, std::byte{1}));
   }
-  EXPECT_EQ(reclaim_deferred().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().count, 0u);
   EXPECT_EQ(calls, 1);
 }
 
@@ -878,7 +878,7 @@ TEST_P(ForeignTest, RegistersMemoryWhereItIs) {
   }
   {
     Buffer buffer = register_host(device_, memory);
-    EXPECT_EQ(buffer.kind(), StorageKind::registered);
+    EXPECT_EQ(buffer.kind(), MemoryKind::registered);
     EXPECT_TRUE(buffer.is_pinned());
     EXPECT_TRUE(buffer.is_external());
     EXPECT_EQ(buffer.reach(), (Reach{true, true, true, true}));
@@ -949,9 +949,9 @@ TEST(ForeignRegisterTest, LeavesNothingRegisteredWhicheverCallFails) {
   fake.ledger->fail_next(test::Call::unregister_host, 2);
   { const Buffer buffer = register_host(fake.device, std::span(host)); }
   EXPECT_EQ(fake.ledger->live_registrations(), 1u);
-  EXPECT_EQ(deferred_frees().storages, 1u);
-  EXPECT_EQ(reclaim_deferred().storages, 1u);
-  EXPECT_EQ(reclaim_deferred().storages, 0u);
+  EXPECT_EQ(deferred_frees().count, 1u);
+  EXPECT_EQ(reclaim_deferred().count, 1u);
+  EXPECT_EQ(reclaim_deferred().count, 0u);
   EXPECT_EQ(fake.ledger->live_registrations(), 0u);
   EXPECT_EQ(fake.ledger->violations(), 0u);
 }

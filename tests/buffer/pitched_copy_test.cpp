@@ -53,7 +53,7 @@ class PitchedRules : public testing::Test {
   Device device = sim::open({});
   Stream stream{device};
   Buffer to{device, {Cube::to_bytes}, DType::byte};
-  Buffer from = CopyPlace{"", device, StorageKind::device}.holding(counted(Cube::from_bytes));
+  Buffer from = CopyPlace{"", device, MemoryKind::device}.holding(counted(Cube::from_bytes));
 };
 
 TEST_F(PitchedRules, NameEachBadParameter) {

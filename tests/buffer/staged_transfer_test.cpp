@@ -90,7 +90,7 @@ TEST_F(Staged, TruncatedFilesCountNoBytesAsWritten) {
   const auto file = served(5000);
   const Buffer source = open_served(host, file);
   file->bytes.resize(4999);
-  for (const StorageKind kind : {StorageKind::device, StorageKind::pinned}) {
+  for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned}) {
     const Buffer to = CopyPlace{"", peers[0], kind}.make(5000);
     EXPECT_EQ(try_copy(to, source, a).failure().code(), ErrorCode::file);
     EXPECT_EQ(try_copy(to, source).failure().code(), ErrorCode::file);
@@ -102,7 +102,7 @@ TEST_F(Staged, TruncatedFilesCountNoBytesAsWritten) {
 
 TEST_F(Staged, BetweenDevicesOfOneBackendOnlySubmits) {
   const Bytes in = counted(three_chunks_and_one);
-  const Buffer from = CopyPlace{"", peers[0], StorageKind::managed}.holding(in);
+  const Buffer from = CopyPlace{"", peers[0], MemoryKind::managed}.holding(in);
   const Buffer to(peers[1], {in.size()}, DType::byte);
   for (const StreamRef stream : {StreamRef(a), StreamRef(b)}) {
     Gate gate;
@@ -119,7 +119,7 @@ TEST_F(Staged, BetweenBackendsArrivesWholeInBothDirections) {
   const Device cuda = open_device("cuda?driver=sim");
   const Stream there(cuda);
   const Bytes in = counted(three_chunks_and_one);
-  const Buffer from = CopyPlace{"", peers[0], StorageKind::device}.holding(in);
+  const Buffer from = CopyPlace{"", peers[0], MemoryKind::device}.holding(in);
   const Buffer to(cuda, {in.size()}, DType::byte), back(peers[0], {in.size()}, DType::byte);
   copy(to, from, a);
   copy(back, to, a);
@@ -133,7 +133,7 @@ TEST_F(Staged, BetweenBackendsArrivesWholeInBothDirections) {
 TEST_F(Staged, RowsOfAFileLeaveTheBytesBetweenThemUnchanged) {
   const auto file = served(400);
   const Buffer source = open_served(host, file);
-  for (const StorageKind kind : {StorageKind::device, StorageKind::pinned}) {
+  for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned}) {
     const Buffer to = CopyPlace{"", peers[0], kind}.holding(Bytes(40 * 4));
     copy_pitched(to, {3, 40}, source, {5, 100}, {30, 4}, a);
     const Bytes out = bytes_of(to);

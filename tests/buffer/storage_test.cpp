@@ -416,12 +416,12 @@ TEST_F(StorageTest, IsKeptUntilAnotherBackendsUseIsDone) {
     use->end();
   }
   EXPECT_EQ(memory->statistics().live_blocks, 1u);
-  EXPECT_EQ(deferred_frees().storages, 1u);
+  EXPECT_EQ(deferred_frees().count, 1u);
   EXPECT_EQ(deferred_frees().bytes, 64u);
-  EXPECT_EQ(reclaim_deferred().storages, 1u) << "still in use";
+  EXPECT_EQ(reclaim_deferred().count, 1u) << "still in use";
   sim::resume(device, hold);
   a.synchronize();
-  EXPECT_EQ(reclaim_deferred().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().count, 0u);
   EXPECT_EQ(memory->statistics().live_blocks, 0u);
 }
 
@@ -443,11 +443,11 @@ TEST_F(StorageTest, IsKeptAfterALossUntilOtherDevicesAreDone) {
     sim::set_faults(gone, "info#1=lost");
     EXPECT_FALSE(gone.try_memory());
   }
-  EXPECT_EQ(deferred_frees().storages, 1u) << "a still uses it";
+  EXPECT_EQ(deferred_frees().count, 1u) << "a still uses it";
   EXPECT_EQ(memory->statistics().live_blocks, 1u);
   sim::resume(device, hold);
   a.synchronize();
-  EXPECT_EQ(reclaim_deferred().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().count, 0u);
   EXPECT_EQ(memory->statistics().live_blocks, 0u);
 }
 
@@ -463,9 +463,9 @@ TEST_F(StorageTest, RetriesAFreeWhoseWaitsCouldNotBeQueued) {
     sim::set_faults(device, "wait%1=fail");
   }
   EXPECT_EQ(now().live_blocks, 1u) << "kept, and charged";
-  EXPECT_EQ(deferred_frees().storages, 1u);
+  EXPECT_EQ(deferred_frees().count, 1u);
   sim::set_faults(device, "");
-  EXPECT_EQ(reclaim_deferred().storages, 0u);
+  EXPECT_EQ(reclaim_deferred().count, 0u);
   EXPECT_EQ(now().live_blocks, 0u);
   sim::resume(device, hold);
 }
@@ -628,7 +628,7 @@ TEST_F(StorageTest, TheHostWaitsForTheDeviceOfManagedMemoryAndForNoPeer) {
 
 TEST_F(StorageTest, EachKindIsAccessibleAsTheTableStates) {
   const Capabilities discrete = {}, shared = {Capability::host_access};
-  using K = StorageKind;
+  using K = MemoryKind;
   EXPECT_EQ(reach_of(K::host, discrete), (Reach{true, true, false, false}));
   EXPECT_EQ(reach_of(K::host, shared), (Reach{true, true, true, true}));
   for (const Capabilities abilities : {discrete, shared}) {

@@ -55,7 +55,7 @@ class TransferAudit : public testing::Test {
   TransferCounts before = transfer_counts(tag);
 };
 
-constexpr TransferCount times(std::uint64_t calls, std::uint64_t bytes) {
+constexpr CopyCount times(std::uint64_t calls, std::uint64_t bytes) {
   return {calls, calls * bytes};
 }
 
@@ -99,7 +99,7 @@ TEST_F(TransferAudit, CountsPitchedCopiesAndBatchesAsTheyWereAskedFor) {
   const std::vector<BufferCopy> copies = {{to.byte_view(0, 100), from.byte_view(0, 100)},
                                           {to.byte_view(100, 100), from.byte_view(100, 100)}};
   copy_batch(copies, stream);
-  EXPECT_EQ(moved().device_to_host(), (TransferCount{3, 3400}));
+  EXPECT_EQ(moved().device_to_host(), (CopyCount{3, 3400}));
   stream.synchronize();
 }
 
@@ -111,10 +111,10 @@ TEST_F(TransferAudit, KnowsScalarsAndMetadataByTheirSize) {
   static_cast<void>(values.byte_view(0, 4096).to_vector<std::byte>());
   static_cast<void>(values.to_vector<std::byte>());
   const TransferCounts counts = moved();
-  EXPECT_EQ(counts.at(Direction::device_to_host, Purpose::scalar), (TransferCount{2, 17}));
-  EXPECT_EQ(counts.at(Direction::device_to_host, Purpose::metadata), (TransferCount{2, 17 + 4096}));
+  EXPECT_EQ(counts.at(Direction::device_to_host, Purpose::scalar), (CopyCount{2, 17}));
+  EXPECT_EQ(counts.at(Direction::device_to_host, Purpose::metadata), (CopyCount{2, 17 + 4096}));
   EXPECT_EQ(counts.at(Direction::device_to_host, Purpose::data), times(1, 4097));
-  EXPECT_EQ(counts.device_to_host().calls, 5u);
+  EXPECT_EQ(counts.device_to_host().copies, 5u);
 }
 
 TEST_F(TransferAudit, CountsWhatGoesThroughTheHostBothWays) {
@@ -124,18 +124,18 @@ TEST_F(TransferAudit, CountsWhatGoesThroughTheHostBothWays) {
   copy(to, from, stream);
   EXPECT_EQ(moved().device_to_host(), times(1, 5000));
   EXPECT_EQ(moved().host_to_device(), times(1, 5000));
-  EXPECT_EQ(moved().between_devices(), TransferCount());
+  EXPECT_EQ(moved().between_devices(), CopyCount());
   stream.synchronize();
   apart.synchronize();
 }
 
 TEST_F(TransferAudit, CountsAFileThatGoesToADevice) {
-  const Buffer file = CopyPlace{"", device, StorageKind::file}.holding(counted(5000));
+  const Buffer file = CopyPlace{"", device, MemoryKind::file}.holding(counted(5000));
   const Buffer there = on_device(5000), here = pinned(5000);
   copy(there, file, stream);
   copy(here, file, stream);
   EXPECT_EQ(moved().host_to_device(), times(1, 5000)) << "host memory is no device's";
-  EXPECT_EQ(moved().device_to_host(), TransferCount());
+  EXPECT_EQ(moved().device_to_host(), CopyCount());
   stream.synchronize();
 }
 
@@ -221,10 +221,10 @@ TEST_F(TransferAudit, CountsOnManyThreadsAndListsTheTags) {
   for (test::Thread& thread : threads) thread.join();
   EXPECT_EQ(moved().host_to_device(), times(8 * rounds, 100));
   EXPECT_EQ(moved().device_to_host(), times(8 * rounds, 100));
-  const std::vector<TaggedTransfers> all = transfer_counts_by_tag();
-  const auto own = std::ranges::find(all, tag, &TaggedTransfers::tag);
+  const std::vector<std::pair<Tag, TransferCounts>> all = transfer_counts_by_tag();
+  const auto own = std::ranges::find(all, tag, &std::pair<Tag, TransferCounts>::first);
   ASSERT_NE(own, all.end());
-  EXPECT_EQ(own->counts, transfer_counts(tag));
+  EXPECT_EQ(own->second, transfer_counts(tag));
   EXPECT_EQ(transfer_counts("of nobody at all"), TransferCounts());
 }
 
@@ -234,7 +234,7 @@ TEST_F(TransferAudit, RefusesDataBeforeAnythingIsDoneForIt) {
   const Buffer buffer = on_device(4097);
   const TransferGate gate;
   EXPECT_EQ(buffer.byte_view(0, 4096).to_vector<std::byte>().size(), 4096u) << "metadata passes";
-  EXPECT_EQ(gate.violations(), TransferCount());
+  EXPECT_EQ(gate.violations(), CopyCount());
   EXPECT_EQ(gate.small_reads(), times(1, 4096));
 
   const TransferGateStatistics earlier = transfer_gate_statistics();
@@ -260,7 +260,8 @@ TEST_F(TransferAudit, RefusesDataBeforeAnythingIsDoneForIt) {
       EXPECT_EQ(refused.failure().string("tag"), tag.name());
       EXPECT_EQ(refused.failure().site().line, 12u);
       EXPECT_TRUE(refused.failure().number("gate_line"));
-      EXPECT_NE(std::string(refused.what()).find("Keep the bytes on the device"), std::string::npos);
+      EXPECT_NE(std::string(refused.what()).find("Keep the bytes on the device"),
+                std::string::npos);
     }
   }
   EXPECT_EQ(code, ErrorCode::download_refused);
@@ -341,7 +342,7 @@ TEST_F(TransferAudit, RefusesEveryWayOutAndNoWayIn) {
   EXPECT_TRUE(try_copy(pinned(5000), staging, stream)) << "never left the host";
   EXPECT_TRUE(try_copy(on_device(5000, 1), buffer, stream)) << "a peer";
   EXPECT_EQ(staging.to_vector<std::byte>().size(), 5000u) << "on the host already";
-  EXPECT_EQ(gate.violations().calls, refused);
+  EXPECT_EQ(gate.violations().copies, refused);
   stream.synchronize();
 }
 
@@ -351,7 +352,7 @@ TEST_F(TransferAudit, LetsScalarsPassAndCountsThem) {
   for (std::size_t i = 0; i < 10; ++i) EXPECT_EQ(array.buffer().slice(i, 1).item<int>(), 0);
   static_cast<void>(array.slice(0, 0).to_vector());
   EXPECT_EQ(gate.small_reads(), times(10, 4)) << "no elements are no read";
-  EXPECT_EQ(gate.violations(), TransferCount());
+  EXPECT_EQ(gate.violations(), CopyCount());
 }
 
 TEST_F(TransferAudit, OnlyCountsWhereItIsTold) {
@@ -375,21 +376,21 @@ TEST_F(TransferAudit, NestsAndTheStrictestHoldsUpToAnException) {
   {
     const TransferGate inner(Mode::count);
     EXPECT_FALSE(reads()) << "the outer one is stricter";
-    EXPECT_EQ(inner.violations().calls, 1u);
+    EXPECT_EQ(inner.violations().copies, 1u);
     const TransferGate meant(Mode::allow);
     EXPECT_TRUE(reads());
     EXPECT_EQ(moved().at(Direction::device_to_host, Purpose::result), times(1, 5000));
     {
       const TransferGate again;
       EXPECT_FALSE(reads());
-      EXPECT_EQ(again.violations().calls, 1u);
+      EXPECT_EQ(again.violations().copies, 1u);
     }
     EXPECT_TRUE(reads());
-    EXPECT_EQ(meant.violations(), TransferCount());
+    EXPECT_EQ(meant.violations(), CopyCount());
   }
-  EXPECT_EQ(outer.violations().calls, 1u) << "what an exception has inside is not its affair";
+  EXPECT_EQ(outer.violations().copies, 1u) << "what an exception has inside is not its affair";
   EXPECT_FALSE(reads());
-  EXPECT_EQ(outer.violations().calls, 2u);
+  EXPECT_EQ(outer.violations().copies, 2u);
 }
 
 TEST_F(TransferAudit, IsOneThreadsOwnAndEndsWithItsScope) {

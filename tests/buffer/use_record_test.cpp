@@ -312,7 +312,7 @@ bool begins_beside(UseRecord& record, StreamRef stream, Access access, const aut
   std::atomic<bool> has_begun = false;
   std::thread other([&] {
     const Result<UseRecord::Ticket> ticket =
-        record.try_begin(stream, access, waits, UseRecord::Turn::wait);
+        record.try_begin(stream, access, waits, UseRecord::LockMode::wait);
     has_begun = true;
     if (ticket) record.cancel(*ticket);
     EXPECT_TRUE(ticket);
@@ -450,7 +450,7 @@ TEST_F(UseRecordTest, MoreReadersThanAreToldApartStillKeepAWriterOut) {
   while (reading < readers) std::this_thread::yield();
   MarkSet waits;
   EXPECT_FALSE(
-      record.try_begin(a, Access::discard, waits, UseRecord::Turn::if_free).value().has_turn());
+      record.try_begin(a, Access::discard, waits, UseRecord::LockMode::if_free).value().has_turn());
   is_over = true;
   for (std::thread& thread : threads) thread.join();
   use(a, Access::discard);
@@ -461,12 +461,13 @@ TEST_F(UseRecordTest, WithoutATurnNobodyWaits) {
   std::thread([&] {
     MarkSet waits;
     const UseRecord::Ticket beside =
-        record.try_begin(b, Access::discard, waits, UseRecord::Turn::none).value();
+        record.try_begin(b, Access::discard, waits, UseRecord::LockMode::none).value();
     EXPECT_FALSE(beside.has_turn());
     record.cancel(beside);
     // It says that it would have to wait, and has begun nothing.
-    EXPECT_FALSE(
-        record.try_begin(b, Access::discard, waits, UseRecord::Turn::if_free).value().has_turn());
+    EXPECT_FALSE(record.try_begin(b, Access::discard, waits, UseRecord::LockMode::if_free)
+                     .value()
+                     .has_turn());
   }).join();
   record.end(write, a, a.next_mark(), Access::discard);
 }

@@ -22,12 +22,12 @@ TEST(CopyAllocator, AllocatesCopiesOnTheHostAndOnADevice) {
   ResourceHandle asked;
   const Result<StorageHandle> on_host = allocator.try_host_copy(100, {}, asked, site);
   ASSERT_TRUE(on_host);
-  EXPECT_EQ((*on_host)->kind(), StorageKind::host);
+  EXPECT_EQ((*on_host)->kind(), MemoryKind::host);
   EXPECT_FALSE(asked);  // from the heap
   const Result<StorageHandle> on_device =
       allocator.try_device_copy(options.device, 100, {}, asked, site);
   ASSERT_TRUE(on_device);
-  EXPECT_EQ((*on_device)->kind(), StorageKind::device);
+  EXPECT_EQ((*on_device)->kind(), MemoryKind::device);
   EXPECT_EQ(asked, *allocator.try_device_resource(options.device));
 }
 
@@ -36,10 +36,10 @@ TEST(CopyAllocator, PageLocksLargeHostCopiesIfPreferred) {
   const CopyAllocator allocator(options);
   ResourceHandle asked;
   EXPECT_EQ((*allocator.try_host_copy(CopyAllocator::min_pinned_bytes, {}, asked, site))->kind(),
-            StorageKind::pinned);
+            MemoryKind::pinned);
   EXPECT_EQ(
       (*allocator.try_host_copy(CopyAllocator::min_pinned_bytes - 1, {}, asked, site))->kind(),
-      StorageKind::host);
+      MemoryKind::host);
 }
 
 }  // namespace

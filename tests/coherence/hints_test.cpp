@@ -100,7 +100,7 @@ TEST_P(HintsOfDriver, KnowNumaNodesOnlySince12_2) {
     if (has_locations()) {
       EXPECT_EQ(cuda::why(advised), "");
       EXPECT_EQ(cuda::why(sent), "");
-      EXPECT_EQ(hints.query().preferred.value, node);
+      EXPECT_EQ(hints.query().preferred, node);
       EXPECT_EQ(ManagedCalls::take(),
                 (Calls{"advise 3 [0, 32768) " + name, "prefetch [0, 32768) " + name}));
     } else {
@@ -119,10 +119,10 @@ TEST_P(HintsOfDriver, ApplyThePolicyWhateverIsCurrent) {
   const cuda::ManagedDevices::Elsewhere elsewhere(bench, 0);
   EXPECT_TRUE(hints.apply(Policy::prefer_device(bench.devices[1])).report().is_sent());
   EXPECT_EQ(ManagedCalls::take(), (Calls{"advise 3 [0, 32768) " + on_device(1)}));
-  EXPECT_EQ(hints.query().preferred.value, bench.devices[1].place());
+  EXPECT_EQ(hints.query().preferred, bench.devices[1].place());
   EXPECT_TRUE(hints.apply(Policy::prefer_host()).report().is_sent());
   EXPECT_EQ(ManagedCalls::take(), (Calls{"advise 3 [0, 32768) " + on_host()}));
-  EXPECT_EQ(hints.query().preferred.value, Place::host());
+  EXPECT_EQ(hints.query().preferred, Place::host());
   EXPECT_TRUE(
       hints.apply(Policy::read_mostly().accessed_by(bench.devices[1].place()), HintRange{0, page})
           .report()
@@ -218,7 +218,7 @@ TEST_P(HintsOfDriver, SkipWhatHasNoBytes) {
     EXPECT_EQ(hints.discard(stream, range).skipped, HintSkip::zero_bytes);
     EXPECT_EQ(hints.set_read_mostly(range).skipped, HintSkip::zero_bytes);
     EXPECT_EQ(hints.apply(Policy::prefer_host(), range).report().skipped, HintSkip::zero_bytes);
-    EXPECT_FALSE(hints.query(range).preferred.value);
+    EXPECT_FALSE(hints.query(range).preferred);
   }
   const Hints empty(managed(bench.devices[0], 0));
   EXPECT_EQ(empty.prefetch(Place::host(), stream).skipped, HintSkip::zero_bytes);
@@ -232,18 +232,18 @@ TEST_P(HintsOfDriver, RestoreWhatWasThereLevelByLevel) {
   hints.set_preferred_location(Place::host(), HintRange{0, 4 * page});
   hints.set_accessed_by(second, HintRange{2 * page, 2 * page});
   const auto preferred = [&](std::size_t at) {
-    return hints.query(HintRange{at * page, page}).preferred.value;
+    return hints.query(HintRange{at * page, page}).preferred;
   };
   const auto accessors = [&](std::size_t at) {
-    return hints.query(HintRange{at * page, page}).accessed_by.value;
+    return hints.query(HintRange{at * page, page}).accessed_by;
   };
-  EXPECT_TRUE(hints.query().preferred.is_mixed);
-  EXPECT_TRUE(hints.query().accessed_by.is_mixed);
-  EXPECT_FALSE(hints.query().read_mostly.is_mixed);
+  EXPECT_TRUE(hints.query().is_preferred_mixed);
+  EXPECT_TRUE(hints.query().is_accessed_by_mixed);
+  EXPECT_FALSE(hints.query().is_read_mostly_mixed);
 
   const HintUndo outer = hints.apply(Policy::prefer_device(bench.devices[0]).accessed_by(second));
-  EXPECT_FALSE(hints.query().preferred.is_mixed);
-  EXPECT_EQ(hints.query().accessed_by.value, std::vector<Place>{second});
+  EXPECT_FALSE(hints.query().is_preferred_mixed);
+  EXPECT_EQ(hints.query().accessed_by, std::vector<Place>{second});
   const HintUndo inner = hints.apply(Policy::prefer_device(bench.devices[1]).accessed_by(first),
                                      HintRange{page, 5 * page});
   EXPECT_EQ(preferred(0), first);
@@ -251,19 +251,19 @@ TEST_P(HintsOfDriver, RestoreWhatWasThereLevelByLevel) {
   EXPECT_EQ(accessors(1), (std::vector<Place>{first, second}));
 
   inner.restore();
-  EXPECT_EQ(hints.query().preferred.value, first);
-  EXPECT_FALSE(hints.query().preferred.is_mixed);
-  EXPECT_EQ(hints.query().accessed_by.value, std::vector<Place>{second});
-  EXPECT_FALSE(hints.query().accessed_by.is_mixed);
+  EXPECT_EQ(hints.query().preferred, first);
+  EXPECT_FALSE(hints.query().is_preferred_mixed);
+  EXPECT_EQ(hints.query().accessed_by, std::vector<Place>{second});
+  EXPECT_FALSE(hints.query().is_accessed_by_mixed);
   outer.restore();
   for (std::size_t i = 0; i < 8; ++i) {
     EXPECT_EQ(preferred(i), i < 4 ? std::optional(Place::host()) : std::nullopt) << i;
     EXPECT_EQ(accessors(i), i == 2 || i == 3 ? std::vector{second} : std::vector<Place>{}) << i;
   }
   const HintUndo copies = hints.apply(Policy::read_mostly());
-  EXPECT_TRUE(hints.query().read_mostly.value);
+  EXPECT_TRUE(hints.query().is_read_mostly);
   copies.restore();
-  EXPECT_FALSE(hints.query().read_mostly.value);
+  EXPECT_FALSE(hints.query().is_read_mostly);
 }
 
 TEST_P(HintsOfDriver, LeaveNothingOfAPolicyThatIsRefusedHalfway) {
@@ -272,19 +272,19 @@ TEST_P(HintsOfDriver, LeaveNothingOfAPolicyThatIsRefusedHalfway) {
   const auto refused =
       hints.try_apply(Policy::prefer_device(bench.devices[1]).accessed_by(Place::host()));
   EXPECT_EQ(cuda::code(refused), "driver");
-  EXPECT_EQ(hints.query().preferred.value, Place::host());
-  EXPECT_TRUE(hints.query().accessed_by.value.empty());
+  EXPECT_EQ(hints.query().preferred, Place::host());
+  EXPECT_TRUE(hints.query().accessed_by.empty());
 }
 
 TEST_P(HintsOfDriver, TellWhereTheMemoryWasLastSent) {
-  EXPECT_FALSE(hints.query().last_prefetch.value);
+  EXPECT_FALSE(hints.query().last_prefetch);
   hints.prefetch(bench.devices[0].place(), stream);
   stream.synchronize();
-  EXPECT_EQ(hints.query().last_prefetch.value, bench.devices[0].place());
+  EXPECT_EQ(hints.query().last_prefetch, bench.devices[0].place());
   hints.prefetch(Place::host(), stream, HintRange{0, 2 * page});
   stream.synchronize();
-  EXPECT_TRUE(hints.query().last_prefetch.is_mixed);
-  EXPECT_EQ(hints.query(HintRange{0, 2 * page}).last_prefetch.value, Place::host());
+  EXPECT_TRUE(hints.query().is_last_prefetch_mixed);
+  EXPECT_EQ(hints.query(HintRange{0, 2 * page}).last_prefetch, Place::host());
 }
 
 TEST_P(HintsOfDriver, GiveBytesUp) {
@@ -315,7 +315,7 @@ TEST_P(HintsOfDriver, GiveBytesUp) {
 TEST_P(HintsOfDriver, HoldTheMemoryTheyAreAbout) {
   buffer = Buffer();
   EXPECT_TRUE(hints.set_read_mostly().is_sent());
-  EXPECT_TRUE(hints.query().read_mostly.value);
+  EXPECT_TRUE(hints.query().is_read_mostly);
   const HintUndo undo = hints.apply(Policy::prefer_host());
   hints = Hints(managed(bench.devices[0], page));
   undo.restore();
@@ -338,7 +338,7 @@ TEST_P(HintsOfDriver, GoWithTheMemory) {
                    "advise 6 [0, 32768) " + on_device(1)}));
   // Whoever has the pages next finds nothing of it.
   const Hints next(managed(bench.devices[0], 8 * page));
-  EXPECT_FALSE(next.query().read_mostly.value);
+  EXPECT_FALSE(next.query().is_read_mostly);
   EXPECT_EQ(next.buffer().address(), address);
 }
 
@@ -384,16 +384,16 @@ TEST(Hints, TakeMemoryOfOthersWithItsOwner) {
 TEST(Hints, SayWhichNeighboursSharePages) {
   ManagedDevices bench;
   const Hints hints(managed(bench.devices[0], 8 * page));
-  EXPECT_EQ(hints.effective_range(), (EffectiveRange{0, 8 * page, 0, 0}));
-  EXPECT_EQ(hints.effective_range(HintRange{page, page}), (EffectiveRange{page, page, 0, 0}));
-  const EffectiveRange inside{100, page, 100, page - 100};
+  EXPECT_EQ(hints.effective_range(), (HintRange{0, 8 * page, 0, 0}));
+  EXPECT_EQ(hints.effective_range(HintRange{page, page}), (HintRange{page, page, 0, 0}));
+  const HintRange inside{100, page, 100, page - 100};
   EXPECT_EQ(hints.effective_range(HintRange{100, page}), inside);
   EXPECT_EQ(hints.set_read_mostly(HintRange{100, page}).range, inside);
   EXPECT_EQ(hints.apply(Policy::prefer_host(), HintRange{100, page}).report().range, inside);
   const Stream stream(bench.devices[0]);
   EXPECT_EQ(hints.prefetch(Place::host(), stream, HintRange{100, page}).range, inside);
   EXPECT_EQ(hints.discard(stream, HintRange{100, page}).range, inside);
-  EXPECT_EQ(hints.effective_range(HintRange{7, 0}), (EffectiveRange{7, 0, 0, 0}));
+  EXPECT_EQ(hints.effective_range(HintRange{7, 0}), (HintRange{7, 0, 0, 0}));
 }
 
 TEST(Hints, AreSkippedWhereTheDeviceWouldNotHaveThem) {

@@ -23,7 +23,7 @@ class HostAccessChecksTest : public testing::Test {
  protected:
   void set_memory(std::unique_ptr<StorageOrigin> origin) {
     Result<StorageHandle> made = Storage::try_make(
-        device, bytes, StorageKind::host, std::move(origin),
+        device, bytes, MemoryKind::host, std::move(origin),
         {.contents = Contents::unspecified, .tag = {}, .checked = false, .site = site});
     ASSERT_TRUE(made && (*made)->try_ensure({}, site));
     CopySet::Memory& memory = copies.memory(host);

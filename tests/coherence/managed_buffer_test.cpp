@@ -101,7 +101,7 @@ TEST_P(ManagedBufferOn, MakesTheHostWaitForItsOwnUsesOnly) {
     other.fill(lease.data(), 64, 1u);
   }
   other.synchronize();
-  EXPECT_EQ(buffer.host_wait_scope(), HostWaitScope::buffer);
+  EXPECT_FALSE(buffer.host_waits_for_device());
   buffer.buffer().ensure_allocated();  // a driver may wait for everything when it allocates
   Gate gate;
   gate.hold(other);
@@ -161,26 +161,26 @@ TEST_P(ManagedBufferOn, TakesWhatIsAskedOfItsAdvice) {
   }
   // What the driver says afterwards is what was asked, for each policy.
   const HintUndo to_device = hints.apply(MigrationPolicy::prefer_device(device));
-  EXPECT_EQ(hints.query().preferred.value, device.place());
+  EXPECT_EQ(hints.query().preferred, device.place());
   const HintUndo to_host = hints.apply(MigrationPolicy::prefer_host());
-  EXPECT_EQ(hints.query().preferred.value, Place::host());
+  EXPECT_EQ(hints.query().preferred, Place::host());
   const HintUndo copies = hints.apply(MigrationPolicy::read_mostly().accessed_by(device.place()),
                                       HintRange{0, 2 * mib});
-  EXPECT_TRUE(hints.query(HintRange{0, 2 * mib}).read_mostly.value);
-  EXPECT_TRUE(hints.query().read_mostly.is_mixed);
-  EXPECT_EQ(hints.query(HintRange{0, 2 * mib}).accessed_by.value, std::vector{device.place()});
+  EXPECT_TRUE(hints.query(HintRange{0, 2 * mib}).is_read_mostly);
+  EXPECT_TRUE(hints.query().is_read_mostly_mixed);
+  EXPECT_EQ(hints.query(HintRange{0, 2 * mib}).accessed_by, std::vector{device.place()});
   hints.prefetch(device.place(), stream, HintRange{2 * mib, 2 * mib});
   hints.prefetch(Place::host(), stream, HintRange{0, 2 * mib});
   stream.synchronize();
-  EXPECT_EQ(hints.query(HintRange{2 * mib, 2 * mib}).last_prefetch.value, device.place());
-  EXPECT_EQ(hints.query(HintRange{0, 2 * mib}).last_prefetch.value, Place::host());
+  EXPECT_EQ(hints.query(HintRange{2 * mib, 2 * mib}).last_prefetch, device.place());
+  EXPECT_EQ(hints.query(HintRange{0, 2 * mib}).last_prefetch, Place::host());
   copies.restore();
-  EXPECT_FALSE(hints.query().read_mostly.value);
-  EXPECT_TRUE(hints.query().accessed_by.value.empty());
+  EXPECT_FALSE(hints.query().is_read_mostly);
+  EXPECT_TRUE(hints.query().accessed_by.empty());
   to_host.restore();
-  EXPECT_EQ(hints.query().preferred.value, device.place());
+  EXPECT_EQ(hints.query().preferred, device.place());
   to_device.restore();
-  EXPECT_FALSE(hints.query().preferred.value);
+  EXPECT_FALSE(hints.query().preferred);
   if (device.can(Capability::discard)) {
     EXPECT_TRUE(hints.discard_prefetch(device.place(), stream).is_sent());
     EXPECT_EQ(cuda::code(buffer.try_read_host()), "never_written");
@@ -191,12 +191,12 @@ TEST_P(ManagedBufferOn, TakesWhatIsAskedOfItsAdvice) {
 }
 
 /// What a driver that does as it is told says is in force.
-HintState in_force(const MigrationPolicy& policy) {
-  HintState state;
-  for (const AdvicePair& one : policy.advice()) {
-    if (one.advice == Advice::set_read_mostly) state.read_mostly.value = true;
-    if (one.advice == Advice::set_preferred_location) state.preferred.value = one.place;
-    if (one.advice == Advice::set_accessed_by) state.accessed_by.value.push_back(one.place);
+ManagedInfo in_force(const MigrationPolicy& policy) {
+  ManagedInfo state;
+  for (const auto& [advice, place] : policy.advice()) {
+    if (advice == Advice::set_read_mostly) state.is_read_mostly = true;
+    if (advice == Advice::set_preferred_location) state.preferred = place;
+    if (advice == Advice::set_accessed_by) state.accessed_by.push_back(place);
   }
   return state;
 }
@@ -209,24 +209,23 @@ TEST_P(ManagedBufferOn, HasTheAdviceOfEveryPolicyInForce) {
   { std::ranges::fill(buffer.discard_host(), std::uint8_t{1}); }
   const Hints hints = buffer.hints();
   const auto expect_in_force = [&](const Policy& policy) {
-    HintState expected = in_force(policy);
-    HintState found = hints.query();
-    EXPECT_EQ(found.read_mostly.value, expected.read_mostly.value);
+    ManagedInfo expected = in_force(policy);
+    ManagedInfo found = hints.query();
+    EXPECT_EQ(found.is_read_mostly, expected.is_read_mostly);
     // And it may take a preference for a NUMA node without naming it.
-    const bool is_node =
-        expected.preferred.value && expected.preferred.value->kind() == Place::Kind::host_numa;
-    if (!test::is_simulated(device) && is_node && !found.preferred.value) {
-      expected.preferred.value = std::nullopt;
+    const bool is_node = expected.preferred && expected.preferred->kind() == Place::Kind::host_numa;
+    if (!test::is_simulated(device) && is_node && !found.preferred) {
+      expected.preferred = std::nullopt;
     }
-    EXPECT_EQ(found.preferred.value, expected.preferred.value);
-    std::ranges::sort(found.accessed_by.value);
+    EXPECT_EQ(found.preferred, expected.preferred);
+    std::ranges::sort(found.accessed_by);
     // A real driver may list devices only.
-    if (!test::is_simulated(device) && !std::ranges::count(found.accessed_by.value, host)) {
-      std::erase(expected.accessed_by.value, host);
+    if (!test::is_simulated(device) && !std::ranges::count(found.accessed_by, host)) {
+      std::erase(expected.accessed_by, host);
     }
-    EXPECT_EQ(found.accessed_by.value, expected.accessed_by.value);
-    EXPECT_FALSE(found.read_mostly.is_mixed || found.preferred.is_mixed ||
-                 found.accessed_by.is_mixed);
+    EXPECT_EQ(found.accessed_by, expected.accessed_by);
+    EXPECT_FALSE(found.is_read_mostly_mixed || found.is_preferred_mixed ||
+                 found.is_accessed_by_mixed);
   };
   for (const Policy& policy :
        {Policy::none(), Policy::read_mostly(), Policy::prefer_device(device), Policy::prefer_host(),
@@ -260,7 +259,7 @@ TEST(ManagedBuffer, MayBeNothing) {
   const std::size_t before = fake->ledger->total();
   ManagedBuffer<int> none, empty(fake->device, {0});
   EXPECT_EQ(none.size(), 0u);
-  EXPECT_EQ(none.host_wait_scope(), HostWaitScope::buffer);
+  EXPECT_FALSE(none.host_waits_for_device());
   EXPECT_TRUE(empty.discard_host().empty());
   EXPECT_TRUE(empty.read_host().empty());
   EXPECT_EQ(cuda::code(none.try_read_host()), "not_allocated");
@@ -301,7 +300,7 @@ TEST(ManagedBuffer, MakesTheHostWaitForADeviceThatCannotShare) {
   const Device device = sim::open(options);
   const Stream stream(device), other(device);
   ManagedBuffer<std::uint32_t> buffer(device, {64});
-  EXPECT_EQ(buffer.host_wait_scope(), HostWaitScope::device);
+  EXPECT_TRUE(buffer.host_waits_for_device());
   void* const plain = device.allocate(MemoryKind::device, 256);
   {
     const auto lease = buffer.discard_device(stream);

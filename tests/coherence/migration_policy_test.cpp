@@ -69,7 +69,7 @@ TEST(MigrationPolicy, SaysWhatItIsAndWhatIsOverridden) {
 // --- Advice of a policy
 
 TEST(MigrationPolicy, AdvisesInPairsOfWhatAndWhere) {
-  using Pairs = std::vector<AdvicePair>;
+  using Pairs = std::vector<std::pair<Advice, Place>>;
   const Place second = Place::device(DeviceId{2});
   EXPECT_EQ(Policy::none().advice(), Pairs{});
   EXPECT_EQ(Policy::read_mostly().advice(), (Pairs{{Advice::set_read_mostly, Place::host()}}));

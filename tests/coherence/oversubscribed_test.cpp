@@ -95,8 +95,8 @@ TEST_P(Oversubscribed, MemoryThatIsSharedWithTheHostIsTheDevices) {
   options.spill = SpillFile::open({.directory = folder / "", .limit_bytes = 16 * chunk_bytes});
   UnifiedBuffer<int> spilling(Shape{chunk_ints}, options);
   std::ranges::fill(spilling.discard_host(), 2);
-  ASSERT_EQ(residents_by_tag(device.place()).size(), 1u);
-  EXPECT_EQ(residents_by_tag(device.place())[0].bytes, 2 * chunk_bytes);
+  ASSERT_EQ(residency_by_tag(device.place()).size(), 1u);
+  EXPECT_EQ(residency_by_tag(device.place())[0].bytes, 2 * chunk_bytes);
   options.device = open_device("host");
   UnifiedBuffer<int> large(Shape{3 * chunk_ints}, options);
   const Stream stream(device);

@@ -97,8 +97,8 @@ TEST_P(PrefetchPlanOfDriver, StopsAtTheFirstThatIsRefusedAndSaysWhich) {
   EXPECT_NE(refused.failure().text().find("entry 2 of a prefetch plan"), std::string::npos);
   stream.synchronize();
   const Hints hints = buffer.hints();
-  EXPECT_EQ(hints.query(HintRange{2 * page, page}).last_prefetch.value, first.place());
-  EXPECT_FALSE(hints.query(HintRange{4 * page, page}).last_prefetch.value);
+  EXPECT_EQ(hints.query(HintRange{2 * page, page}).last_prefetch, first.place());
+  EXPECT_FALSE(hints.query(HintRange{4 * page, page}).last_prefetch);
   // Entries that were joined count as they were added.
   PrefetchPlan joined;
   joined.add(part(0), first.place()).add(part(1), first.place()).add(part(4), first.place());
@@ -125,7 +125,7 @@ TEST_P(PrefetchPlanOfDriver, SendsLargeRangesOnTwoStreamsInTurn) {
   EXPECT_EQ(ManagedCalls::take().size(), 5u) << "none of them was one for many";
   stream.synchronize();
   for (const ManagedBuffer<std::uint8_t>& one : all) {
-    EXPECT_EQ(one.hints().query().last_prefetch.value, first.place());
+    EXPECT_EQ(one.hints().query().last_prefetch, first.place());
   }
   // One that is refused is told by its place in the plan, as ever.
   ManagedCalls::fail(slot, 4);
@@ -153,7 +153,7 @@ TEST(PrefetchPlan, HasAllOfItBehindItsStreamWhicheverWayItWent) {
   EXPECT_EQ(waits, 2u) << "there and back";
   stream.synchronize();
   for (const ManagedBuffer<std::uint8_t>& one : all) {
-    EXPECT_EQ(one.hints().query().last_prefetch.value, device.place());
+    EXPECT_EQ(one.hints().query().last_prefetch, device.place());
   }
 }
 
@@ -168,8 +168,8 @@ TEST_P(PrefetchPlanOfDriver, UsesOneStreamForEachDevice) {
   EXPECT_EQ(plan.execute(streams).sent, 4u);
   stream.synchronize();
   elsewhere.synchronize();
-  EXPECT_EQ(buffer.hints().query(HintRange{4 * page, page}).last_prefetch.value, Place::host());
-  EXPECT_EQ(buffer.hints().query(HintRange{6 * page, page}).last_prefetch.value, second.place());
+  EXPECT_EQ(buffer.hints().query(HintRange{4 * page, page}).last_prefetch, Place::host());
+  EXPECT_EQ(buffer.hints().query(HintRange{6 * page, page}).last_prefetch, second.place());
   // One that nobody can carry out stops it; those before it are on their way.
   const auto refused = plan.try_execute(std::span(streams).first(1));
   ASSERT_EQ(cuda::code(refused), "stream_misuse");
@@ -249,7 +249,7 @@ TEST(PrefetchPlan, KeepsItsEntriesAndTheirOrder) {
   EXPECT_EQ(plan.entries()[5].range.offset_bytes, 4 * page);
   const PrefetchPlan merged = plan.merged();
   std::vector<std::size_t> indices, counts;
-  for (const PrefetchPlan::Entry& entry : merged.entries()) {
+  for (const PrefetchEntry& entry : merged.entries()) {
     indices.push_back(entry.index);
     counts.push_back(entry.count);
   }
@@ -294,7 +294,7 @@ TEST(PrefetchPlan, TellsHowMuchIsAtAPlaceAtOneTime) {
       .add(a, device.place(), HintRange{2 * page, 4 * page})  // two of them are there already
       .add(a, Place::host(), HintRange{0, 5 * page})          // one stays
       .add(b, device.place(), HintRange{0, 3 * page});
-  using Peaks = std::vector<PrefetchPlan::Peak>;
+  using Peaks = std::vector<std::pair<Place, std::size_t>>;
   EXPECT_EQ(plan.peaks(), (Peaks{{Place::host(), 5 * page}, {device.place(), 6 * page}}));
   const BudgetHandle budget = Budget::make("plan", BudgetLimit::bytes(6 * page));
   EXPECT_EQ(plan.check(device.place(), *budget), 6 * page);
@@ -402,7 +402,7 @@ TEST_P(PrefetchPlanOn, BringsMemoryWhereItIsUsedNext) {
   if (!device.can(Capability::managed_memory)) GTEST_SKIP() << "has no managed memory";
   const Stream stream(device);
   // Fresh memory: of that of a pool the driver would still tell where an earlier owner sent it.
-  const ManagedOptions fresh{.resource =
+  const StorageOptions fresh{.resource =
                                  std::make_shared<DirectResource>(device, MemoryKind::managed)};
   ManagedBuffer<std::uint32_t> a(device, {2 * mib}, fresh), b(device, {1 * mib}, fresh);
   { std::ranges::fill(a.discard_host(), 1u); }
@@ -414,9 +414,9 @@ TEST_P(PrefetchPlanOn, BringsMemoryWhereItIsUsedNext) {
   EXPECT_EQ(report.sent, device.can(Capability::prefetch) ? 2u : 0u);
   stream.synchronize();
   if (device.can(Capability::advice)) {
-    EXPECT_EQ(a.hints().query().last_prefetch.value, device.place());
-    EXPECT_EQ(b.hints().query(HintRange{0, 2 * mib}).last_prefetch.value, device.place());
-    EXPECT_TRUE(b.hints().query().last_prefetch.is_mixed);
+    EXPECT_EQ(a.hints().query().last_prefetch, device.place());
+    EXPECT_EQ(b.hints().query(HintRange{0, 2 * mib}).last_prefetch, device.place());
+    EXPECT_TRUE(b.hints().query().is_last_prefetch_mixed);
   }
   if (test::is_simulated(device) && device.info().backend == "sim") {
     EXPECT_EQ(sim::residence(device, reinterpret_cast<void*>(a.buffer().address())),
@@ -443,7 +443,7 @@ TEST(PrefetchPlanUnified, BringsWhatIsStaleInTheOrderOfTheStream) {
   EXPECT_EQ(plan.entries()[1].text(),
             "bytes [400, 1200) of unified buffer 'input' to " + device.place().text());
   EXPECT_EQ(plan.merged().size(), 3u);
-  EXPECT_EQ(plan.peaks(), (std::vector<PrefetchPlan::Peak>{{device.place(), 4840}}));
+  EXPECT_EQ(plan.peaks(), (std::vector<std::pair<Place, std::size_t>>{{device.place(), 4840}}));
 
   const PrefetchPlan::Report report = plan.execute(stream);
   EXPECT_EQ(report.sent, 3u);

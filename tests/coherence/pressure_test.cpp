@@ -22,7 +22,7 @@ namespace {
 TEST_F(Pressed, EvictsNothingWhileThereIsRoom) {
   const UnifiedBuffer<int> a = clean(), b = dirty(), c = stale();
   EXPECT_TRUE(is_there(a) && is_there(b) && is_there(c));
-  EXPECT_EQ(since().evicted(), EvictionCount{});
+  EXPECT_EQ(since().evicted(), CopyCount{});
   EXPECT_EQ(budget->used_bytes(), 3 * pressed_bytes);
 }
 
@@ -42,13 +42,13 @@ TEST_F(Pressed, StaleGoBeforeCleanBeforeDirty) {
   EXPECT_FALSE(is_there(c));
   EXPECT_EQ(since().written_back_bytes, pressed_bytes);
   for (const Eviction kind : {Eviction::stale, Eviction::clean, Eviction::dirty}) {
-    EXPECT_EQ(since().on_device(kind), (EvictionCount{1, pressed_bytes})) << name(kind);
+    EXPECT_EQ(since().on_device(kind), (CopyCount{1, pressed_bytes})) << name(kind);
   }
   EXPECT_EQ(a.to_vector(), std::vector<int>(pressed_ints, 5));
   EXPECT_EQ(b.to_vector(), counting(pressed_ints));
   EXPECT_EQ(c.to_vector(), std::vector<int>(pressed_ints, 7));
-  EXPECT_EQ(c.statistics().of(TransferReason::evict), (MoveCount{1, pressed_bytes}));
-  EXPECT_EQ(c.statistics().evicted, (MoveCount{1, pressed_bytes}));
+  EXPECT_EQ(c.statistics().of(TransferReason::evict), (CopyCount{1, pressed_bytes}));
+  EXPECT_EQ(c.statistics().evicted, (CopyCount{1, pressed_bytes}));
   EXPECT_TRUE(c.check());
 }
 
@@ -240,20 +240,20 @@ TEST_F(Pressed, MemoryGoesInStreamOrderAndNobodyWaits) {
   EXPECT_FALSE(is_there(a));
   EXPECT_EQ(budget->used_bytes(), 3 * pressed_bytes);
   // Its bytes and their charge have passed on, so nothing is left to come free.
-  EXPECT_EQ(budget->state().pending_bytes, 0u);
+  EXPECT_EQ(budget->pending_bytes(), 0u);
   {
     const DeviceLease<int> lease = c.rw_device(t);
     t.fill(lease.data(), lease.size(), 12);
   }
   c.free();  // nobody takes what this leaves
-  EXPECT_EQ(budget->state().pending_bytes, pressed_bytes);
+  EXPECT_EQ(budget->pending_bytes(), pressed_bytes);
   EXPECT_EQ(budget->used_bytes(), 3 * pressed_bytes);
   gate.open();
   EXPECT_EQ(a.to_vector(), std::vector<int>(pressed_ints, 11));
   EXPECT_EQ(d.to_vector(), std::vector<int>(pressed_ints, 4));
   t.synchronize();
   budget->drain();
-  EXPECT_EQ(budget->state().pending_bytes, 0u);
+  EXPECT_EQ(budget->pending_bytes(), 0u);
   EXPECT_EQ(budget->used_bytes(), 2 * pressed_bytes);
   expect_sound(*budget);
 }
@@ -369,14 +369,14 @@ TEST_F(Pressed, WhatDoesNotFitBesideLeasesIsRefusedBeforeAnythingGoes) {
 TEST_F(Pressed, SaysWhoHasMemoryByTag) {
   const UnifiedBuffer<int> a = clean("one"), b = clean("two"), c = dirty(3, "two");
   const DeviceLease<const int> lease = c.read_device(s);
-  const std::vector<TagResidency> all = residents_by_tag(device.place());
+  const std::vector<TagResidency> all = residency_by_tag(device.place());
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0].tag.name(), "two");
   EXPECT_EQ(all[0].copies, 2u);
   EXPECT_EQ(all[0].bytes, 2 * pressed_bytes);
   EXPECT_EQ(all[0].leased_bytes, pressed_bytes);
   EXPECT_EQ(all[1].tag.name(), "one");
-  EXPECT_TRUE(residents_by_tag(devices[1].place()).empty());
+  EXPECT_TRUE(residency_by_tag(devices[1].place()).empty());
 }
 
 // --- Launches

@@ -25,7 +25,7 @@ class SpillFileTest : public testing::Test {
   [[nodiscard]] SpillHandle open(std::size_t limit_bytes = 16 * block) const {
     return SpillFile::open({.directory = folder / "", .limit_bytes = limit_bytes});
   }
-  static Bytes read(SpillFile& file, const SpillFile::Extent& extent) {
+  static Bytes read(SpillFile& file, const SpillExtent& extent) {
     Bytes bytes(extent.bytes);
     EXPECT_TRUE(file.try_read(extent, bytes.data(), {}));
     return bytes;
@@ -36,15 +36,15 @@ class SpillFileTest : public testing::Test {
 
 TEST_F(SpillFileTest, GivesBackWhatItWasGiven) {
   const SpillHandle file = open();
-  std::vector<SpillFile::Extent> extents;
+  std::vector<SpillExtent> extents;
   for (const std::size_t bytes : {1u, 31u, 32u, 4095u, 4096u, 4097u, 0u}) {
     extents.push_back(file->try_write(counted(bytes, unsigned(bytes)), {}).value());
   }
-  for (const SpillFile::Extent& one : extents) {
+  for (const SpillExtent& one : extents) {
     EXPECT_EQ(read(*file, one), counted(one.bytes, unsigned(one.bytes)));
   }
   EXPECT_EQ(file->statistics().used_bytes, 7 * block);
-  for (const SpillFile::Extent& one : extents) file->release(one);
+  for (const SpillExtent& one : extents) file->release(one);
   EXPECT_EQ(file->statistics().used_bytes, 0u);
   EXPECT_EQ(file->statistics().peak_bytes, 7 * block);
   EXPECT_EQ(file->statistics().read_bytes, 1u + 31 + 32 + 4095 + 4096 + 4097);
@@ -62,7 +62,7 @@ TEST_F(SpillFileTest, HasNoNameAndIsItsOwnersAlone) {
 
 TEST_F(SpillFileTest, ClaimsTheDiskBeforeItWritesAndGivesItBack) {
   const SpillHandle file = open();
-  const SpillFile::Extent extent = file->try_write(counted(3 * block), {}).value();
+  const SpillExtent extent = file->try_write(counted(3 * block), {}).value();
   struct stat facts = {};
   const std::string path = spill_path(folder / "");
   ASSERT_EQ(stat(path.c_str(), &facts), 0);
@@ -76,11 +76,11 @@ TEST_F(SpillFileTest, ClaimsTheDiskBeforeItWritesAndGivesItBack) {
 
 TEST_F(SpillFileTest, UsesAgainWhatWasReleased) {
   const SpillHandle file = open(6 * block);
-  std::vector<SpillFile::Extent> all;
+  std::vector<SpillExtent> all;
   for (unsigned i = 0; i < 6; ++i) all.push_back(file->try_write(counted(block, i), {}).value());
   // Out of order, so that neighbours on both sides come together.
   for (const int i : {1, 3, 2}) file->release(all[static_cast<std::size_t>(i)]);
-  const SpillFile::Extent three = file->try_write(counted(3 * block, 99), {}).value();
+  const SpillExtent three = file->try_write(counted(3 * block, 99), {}).value();
   EXPECT_EQ(three.offset, all[1].offset);
   EXPECT_EQ(file->statistics().file_bytes, 6 * block);
   EXPECT_EQ(read(*file, all[0]), counted(block, 0));
@@ -88,8 +88,8 @@ TEST_F(SpillFileTest, UsesAgainWhatWasReleased) {
   EXPECT_EQ(read(*file, three), counted(3 * block, 99));
   // A part of a gap.
   file->release(three);
-  const SpillFile::Extent one = file->try_write(counted(block, 7), {}).value();
-  const SpillFile::Extent two = file->try_write(counted(2 * block, 8), {}).value();
+  const SpillExtent one = file->try_write(counted(block, 7), {}).value();
+  const SpillExtent two = file->try_write(counted(2 * block, 8), {}).value();
   EXPECT_EQ(read(*file, one), counted(block, 7));
   EXPECT_EQ(read(*file, two), counted(2 * block, 8));
   EXPECT_EQ(file->statistics().used_bytes, 6 * block);
@@ -115,7 +115,7 @@ TEST_F(SpillFileTest, RefusesADirectoryItCannotUse) {
 
 TEST_F(SpillFileTest, ADiskThatIsFullTakesNothing) {
   const SpillHandle file = open(1024 * block);
-  const SpillFile::Extent before = file->try_write(counted(block), {}).value();
+  const SpillExtent before = file->try_write(counted(block), {}).value();
   {
     const SmallFiles full(2 * block);
     const Failure refusal = refused(file->try_write(counted(4 * block), {}), ErrorCode::file);
@@ -130,8 +130,8 @@ TEST_F(SpillFileTest, ADiskThatIsFullTakesNothing) {
 
 TEST_F(SpillFileTest, ADiskThatFailsWhileItIsWrittenTakesNothing) {
   const SpillHandle file = open();
-  const SpillFile::Extent gap = file->try_write(counted(4 * block), {}).value();
-  const SpillFile::Extent behind = file->try_write(counted(block), {}).value();
+  const SpillExtent gap = file->try_write(counted(4 * block), {}).value();
+  const SpillExtent behind = file->try_write(counted(block), {}).value();
   file->release(gap);
   {
     // What is claimed already is not claimed again, and cannot be written.
@@ -141,7 +141,7 @@ TEST_F(SpillFileTest, ADiskThatFailsWhileItIsWrittenTakesNothing) {
   }
   EXPECT_EQ(file->statistics().used_bytes, block);
   EXPECT_EQ(read(*file, behind), counted(block));
-  const SpillFile::Extent again = file->try_write(counted(4 * block, 3), {}).value();
+  const SpillExtent again = file->try_write(counted(4 * block, 3), {}).value();
   EXPECT_EQ(again.offset, gap.offset);
   EXPECT_EQ(read(*file, again), counted(4 * block, 3));
 }
@@ -150,7 +150,7 @@ TEST_F(SpillFileTest, WhatReadsBackWrongIsAnError) {
   const SpillHandle file = open();
   // Every byte counts: of the words, and of those behind the last of them.
   for (const std::size_t at : {0u, 31u, 32u, 95u, 99u}) {
-    const SpillFile::Extent extent = file->try_write(counted(100), {}).value();
+    const SpillExtent extent = file->try_write(counted(100), {}).value();
     change_spilled_byte(folder / "", extent.offset + at);
     Bytes bytes(100);
     const Failure refusal = refused(file->try_read(extent, bytes.data(), {}), ErrorCode::file);
@@ -159,7 +159,7 @@ TEST_F(SpillFileTest, WhatReadsBackWrongIsAnError) {
     EXPECT_EQ(read(*file, extent), counted(100));
     file->release(extent);
   }
-  const SpillFile::Extent extent = file->try_write(counted(100), {}).value();
+  const SpillExtent extent = file->try_write(counted(100), {}).value();
   set_length(spill_path(folder / ""), 50);
   Bytes bytes(100);
   EXPECT_EQ(refused(file->try_read(extent, bytes.data(), {}), ErrorCode::file).string("what"),
@@ -174,7 +174,7 @@ TEST_F(SpillFileTest, IsSafeToUseFromSeveralThreads) {
     threads.emplace_back([&, thread] {
       for (unsigned i = 0; i < 50; ++i) {
         const Bytes bytes = counted(1 + i * 301, thread * 1000 + i);
-        const SpillFile::Extent extent = file->try_write(bytes, {}).value();
+        const SpillExtent extent = file->try_write(bytes, {}).value();
         EXPECT_EQ(read(*file, extent), bytes);
         file->release(extent);
       }

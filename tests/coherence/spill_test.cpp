@@ -59,7 +59,7 @@ TEST_F(Spill, TheHostsCopyGoesToTheFileAndComesBack) {
   EXPECT_EQ(host_budget->used_bytes(), 3 * pressed_bytes);
   EXPECT_EQ(file->statistics().used_bytes, 5 * SpillFile::block_bytes);
   EXPECT_EQ(since().spilled_bytes, 5 * pressed_bytes);
-  EXPECT_EQ(since().on_host(Eviction::dirty), (EvictionCount{5, 5 * pressed_bytes}));
+  EXPECT_EQ(since().on_host(Eviction::dirty), (CopyCount{5, 5 * pressed_bytes}));
   // It stands in for the copy.
   EXPECT_STATE(all[0], host_only);
   EXPECT_TRUE(all[0].check());
@@ -215,7 +215,7 @@ TEST_F(Spill, AdoptedMemoryOfTheHostStays) {
   std::vector<int> mine = counting(pressed_ints);
   UnifiedBuffer<int> adopted =
       UnifiedBuffer<int>::adopt_host(mine, {}, {.device = device, .tag = "adopted", .spill = file});
-  const std::vector<TagResidency> all = residents_by_tag(Place::host());
+  const std::vector<TagResidency> all = residency_by_tag(Place::host());
   const auto found = std::ranges::find(all, Tag("adopted"), &TagResidency::tag);
   ASSERT_NE(found, all.end());
   EXPECT_EQ(found->kept_bytes, pressed_bytes);

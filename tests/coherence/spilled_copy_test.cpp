@@ -19,7 +19,7 @@ class SpilledCopyTest : public testing::Test {
  protected:
   StorageHandle make_storage(int value) const {
     StorageHandle storage =
-        Storage::try_make(device, 100, StorageKind::host, std::make_unique<HostHeap>(100),
+        Storage::try_make(device, 100, MemoryKind::host, std::make_unique<HostHeap>(100),
                           {.contents = Contents::unspecified, .checked = false, .site = site})
             .value();
     EXPECT_TRUE(storage->try_ensure({}, site));

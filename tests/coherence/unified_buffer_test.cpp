@@ -45,7 +45,7 @@ TEST_F(Unified, LoadsAndStoresOneElementWithoutMovingTheRest) {
   buffer.store_host(3, 8);
   EXPECT_STATE(buffer, device_only);
   EXPECT_EQ(buffer.load_host(3), 8);
-  EXPECT_EQ(buffer.statistics().of(TransferReason::element), (MoveCount{3, 12}));
+  EXPECT_EQ(buffer.statistics().of(TransferReason::element), (CopyCount{3, 12}));
   buffer.sync_to_host();
   buffer.store_host(4, 9);
   EXPECT_STATE(buffer, synchronized);
@@ -181,7 +181,7 @@ TEST_F(Unified, DropsWithoutSavingIfTold) {
   buffer.copy_from(counting(100));
   write_on_device(buffer.slice(0, 10), s, 2);
   buffer.drop_device();
-  EXPECT_EQ(buffer.statistics().of(TransferReason::drop), (MoveCount{1, 40}));
+  EXPECT_EQ(buffer.statistics().of(TransferReason::drop), (CopyCount{1, 40}));
   EXPECT_EQ(buffer.load_host(0), 2);
   EXPECT_EQ(buffer.load_host(10), 11);
   buffer.drop_device();
@@ -193,7 +193,7 @@ TEST_F(Unified, GivesAllMemoryBack) {
   const ResourceHandle own = std::make_shared<BudgetResource>(default_resource(device), budget);
   UnifiedBuffer<int> buffer = make(1000, {.resources = {own}});
   write_on_device(buffer, s, 1);
-  EXPECT_GE(budget->state().charged_bytes, 4000u);
+  EXPECT_GE(budget->charged_bytes(), 4000u);
   buffer.invalidate();
   EXPECT_STATE(buffer, uninitialized);
   EXPECT_TRUE(buffer.has_copy(device.place()));
@@ -202,7 +202,7 @@ TEST_F(Unified, GivesAllMemoryBack) {
   EXPECT_FALSE(buffer.has_copy(device.place()));
   s.synchronize();
   static_cast<void>(budget->drain());
-  EXPECT_EQ(budget->state().charged_bytes, 0u);
+  EXPECT_EQ(budget->charged_bytes(), 0u);
   buffer.copy_from(counting(1000));
   EXPECT_EQ(on_device(buffer, s), counting(1000));
 }
@@ -242,7 +242,7 @@ TEST_F(Unified, CopiesAgainWhatAnEscapedPointerMayHaveWritten) {
   EXPECT_EQ(on_device(buffer, s)[3], 33);
   escape.data()[3] = 34;
   EXPECT_EQ(on_device(buffer, s)[3], 34);
-  EXPECT_EQ(buffer.statistics().of(TransferReason::sticky).bytes, 400u + 200u);
+  EXPECT_EQ(buffer.statistics().of(TransferReason::untracked_write).bytes, 400u + 200u);
   EXPECT_EQ(name(buffer.state(0, 50)), "HOST_DIRTY");
   refused(buffer.try_rw_device(s), ErrorCode::access_conflict);
   refused(buffer.try_drop_host(), ErrorCode::access_conflict);
@@ -575,20 +575,20 @@ TEST_F(Unified, MergesGapsThatNobodyHolds) {
   buffer.sync_to_device();
   for (const std::size_t at : {0u, 100u, 200u}) write_on_device(buffer.slice(at, 10), s, -1);
   static_cast<void>(buffer.read_host());
-  EXPECT_EQ(buffer.statistics().to_host, (MoveCount{1, 840}));
+  EXPECT_EQ(buffer.statistics().to_host, (CopyCount{1, 840}));
   EXPECT_EQ(buffer.statistics().merged_gap_bytes, 720u);
   for (const std::size_t at : {0u, 100u, 200u}) write_on_device(buffer.slice(at, 10), s, -2);
   {
     const HostLease<const int> lease = buffer.slice(50, 10).read_host();
     static_cast<void>(buffer.slice(0, 300).read_host());
   }
-  EXPECT_EQ(buffer.statistics().to_host, (MoveCount{3, 840 + 40 + 440}));
+  EXPECT_EQ(buffer.statistics().to_host, (CopyCount{3, 840 + 40 + 440}));
   UnifiedBuffer<int> exact = make(1000, {.coalesce_gap_bytes = 0});
   exact.copy_from(counting(1000));
   exact.sync_to_device();
   for (const std::size_t at : {0u, 100u, 200u, 350u}) write_on_device(exact.slice(at, 10), s, -1);
   EXPECT_EQ(exact.read_host()[359], -1);
-  EXPECT_EQ(exact.statistics().to_host, (MoveCount{4, 160}));
+  EXPECT_EQ(exact.statistics().to_host, (CopyCount{4, 160}));
   for (const std::size_t at : {0u, 100u, 200u}) write_on_device(exact.slice(at, 10), s, -2);
   sim::set_faults(device, "");
   EXPECT_EQ(exact.read_host()[209], -2);
@@ -629,7 +629,7 @@ TEST_F(Unified, HasCopiesOnSeveralDevices) {
   EXPECT_EQ(name(buffer.state(0, 50)), "SYNCHRONIZED");
   EXPECT_EQ(name(buffer.state(50, 50)), "MIXED");
   // The peer is nearer than the host.
-  EXPECT_EQ(buffer.statistics().between_devices, (MoveCount{1, 200}));
+  EXPECT_EQ(buffer.statistics().between_devices, (CopyCount{1, 200}));
   write_on_device(buffer, far, 9);
   EXPECT_STATE(buffer, device_dirty);
   EXPECT_EQ(on_device(buffer, s)[99], 9);
@@ -655,14 +655,14 @@ TEST_F(Unified, SharesOneMemoryWithTheHostDeviceAndKeepsTheOrder) {
   }
   EXPECT_STATE(buffer, device_dirty);
   EXPECT_EQ(moved(buffer), 0u);
-  EXPECT_EQ(buffer.statistics().elided, (MoveCount{1, 400}));
+  EXPECT_EQ(buffer.statistics().elided, (CopyCount{1, 400}));
   Gate gate;
   gate.hold(own);
   write_on_device(buffer, own, 5);
   test::Thread opener([&] { gate.open(); });
   EXPECT_EQ(buffer.read_host()[99], 5);
   opener.join();
-  EXPECT_EQ(buffer.statistics().elided, (MoveCount{2, 800}));
+  EXPECT_EQ(buffer.statistics().elided, (CopyCount{2, 800}));
   EXPECT_STATE(buffer, synchronized);
   Gate second;
   second.hold(own);
@@ -696,7 +696,7 @@ TEST_F(Unified, WhatAPlaceThatSharesTheHostsMemoryWritesIsStaleElsewhereUntilTou
   EXPECT_EQ(seen[49], 9);
   EXPECT_EQ(seen[50], 51);
   EXPECT_EQ(moved(buffer), 400u);
-  EXPECT_EQ(buffer.statistics().elided, (MoveCount{1, 200}));
+  EXPECT_EQ(buffer.statistics().elided, (CopyCount{1, 200}));
   EXPECT_TRUE(buffer.is_stale_on(device.place()));
   EXPECT_EQ(buffer.valid_places(0, 50), (std::vector{Place::host(), host.place()}));
   EXPECT_EQ(on_device(buffer, s), seen);
@@ -869,7 +869,7 @@ TEST(UnifiedFaults, AFaultAtEachCallLeavesTheStateAndTheRetryIsRight) {
         static_cast<void>(reclaim_deferred());
         default_resource(device)->trim(0);
         default_resource(devices[1])->trim(0);
-        EXPECT_EQ(deferred_frees().storages, 0u);
+        EXPECT_EQ(deferred_frees().count, 0u);
         EXPECT_EQ(device.memory().free_bytes, before) << what << nth;
         expect_no_findings(device);
         failed += has_failed ? 1 : 0;

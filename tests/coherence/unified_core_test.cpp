@@ -176,7 +176,7 @@ TEST_F(Unified, MovesOncePerChangeOfDirection) {
   static_cast<void>(buffer.read_device(t));
   EXPECT_EQ(moved(buffer), 8000u);
   EXPECT_EQ(buffer.statistics().of(TransferReason::host_read).bytes, 4000u);
-  EXPECT_EQ(buffer.statistics().of(TransferReason::device_read), (MoveCount{1, 4000}));
+  EXPECT_EQ(buffer.statistics().of(TransferReason::device_read), (CopyCount{1, 4000}));
 }
 
 TEST_F(Unified, DiscardFetchesNothingAndOnlyItsRangeGoesStale) {

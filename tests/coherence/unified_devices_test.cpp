@@ -634,7 +634,7 @@ bool has_memory_of_its_own(const Device& device) {
   return !device.info().is_host && !device.can(Capability::host_access);
 }
 
-std::string text(const MoveCount& count) {
+std::string text(const CopyCount& count) {
   return std::to_string(count.copies) + " of " + std::to_string(count.bytes);
 }
 
@@ -710,7 +710,7 @@ constexpr int random_logs = 20;
 /// Of random programs, looked at before the buffer forgets the first of its transfers.
 struct RandomLogs {
   std::vector<std::string> looks;
-  MoveCount moved;
+  CopyCount moved;
 };
 
 RandomLogs run_random_programs(const Device& device) {
@@ -722,7 +722,7 @@ RandomLogs run_random_programs(const Device& device) {
       logs.looks.push_back("seed " + std::to_string(seed) + "\n" + log_of(program.buffer()) +
                            counts_of(program.buffer().statistics()));
     }
-    const MoveCount moved = program.buffer().statistics().moved();
+    const CopyCount moved = program.buffer().statistics().moved();
     logs.moved.copies += moved.copies;
     logs.moved.bytes += moved.bytes;
   }

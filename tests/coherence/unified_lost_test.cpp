@@ -612,11 +612,11 @@ TEST_F(UnifiedLost, WhatWasQueuedBeforeACopyFailedIsCounted) {
   write_on_device(buffer.slice(60, 40), b, 3);
   a.synchronize();
   b.synchronize();
-  const MoveCount before = unified_totals().to_host;
+  const CopyCount before = unified_totals().to_host;
   sim::set_faults(first, "copy#2=fail");
   refused(buffer.try_read_host(), ErrorCode::sync_failed);
-  EXPECT_EQ(buffer.statistics().to_host, (MoveCount{1, 240}));
-  EXPECT_EQ(buffer.statistics().of(TransferReason::host_read), (MoveCount{1, 240}));
+  EXPECT_EQ(buffer.statistics().to_host, (CopyCount{1, 240}));
+  EXPECT_EQ(buffer.statistics().of(TransferReason::host_read), (CopyCount{1, 240}));
   ASSERT_EQ(buffer.transfers().size(), 1u);
   EXPECT_EQ(last_source(buffer), first.place());
   EXPECT_EQ(unified_totals().to_host.bytes - before.bytes, 240u);
@@ -625,7 +625,7 @@ TEST_F(UnifiedLost, WhatWasQueuedBeforeACopyFailedIsCounted) {
   EXPECT_EQ(buffer.valid_places(0, 60), std::vector<Place>{first.place()});
   EXPECT_TRUE(buffer.check());
   EXPECT_EQ(buffer.read_host()[99], 3);
-  EXPECT_EQ(buffer.statistics().to_host, (MoveCount{3, 640}));
+  EXPECT_EQ(buffer.statistics().to_host, (CopyCount{3, 640}));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <initializer_list>
 #include <memory>
 
 #include "support/unified.hpp"
@@ -24,30 +25,30 @@ Decided decide(UnifiedOptions asked, const Config& config) {
   const Result<UnifiedOptions> made = try_decide(asked, config);
   EXPECT_TRUE(made) << made.failure().text();
   if (!made) return {};
-  EXPECT_TRUE(made->checked && made->compare.is_set() && made->guard.is_set());
-  return {*made->checked, static_cast<bool>(made->compare), static_cast<bool>(made->guard)};
+  EXPECT_TRUE(made->checked && made->compare && made->guard);
+  return {*made->checked, *made->compare, *made->guard};
 }
 
-Config configured(Config::Checks checks, bool checked = false) {
+/// The configuration with these checks on.
+Config with(std::initializer_list<bool Config::*> checks) {
   Config config;
-  config.checks = checks;
-  config.checked = checked;
+  for (bool Config::*const check : checks) config.*check = true;
   return config;
 }
 
 TEST(UnifiedOptions, AreTheConfigurationsWhereTheProgramSaysNothing) {
   const UnifiedOptions plain{.device = sim::open({})};
   EXPECT_EQ(decide(plain, {}), (Decided{}));
-  EXPECT_EQ(decide(plain, configured({}, true)), (Decided{.checked = true}));
-  EXPECT_EQ(decide(plain, configured({.poison = true})), (Decided{.checked = true}));
-  EXPECT_EQ(decide(plain, configured({.checksum = true})), (Decided{.checked = true}));
-  EXPECT_EQ(decide(plain, configured({.compare = true})), (Decided{.compare = true}));
-  EXPECT_EQ(decide(plain, configured({.guard = true})), (Decided{.guard = true}));
+  EXPECT_EQ(decide(plain, with({&Config::checked})), (Decided{.checked = true}));
+  EXPECT_EQ(decide(plain, with({&Config::check_poison})), (Decided{.checked = true}));
+  EXPECT_EQ(decide(plain, with({&Config::check_checksum})), (Decided{.checked = true}));
+  EXPECT_EQ(decide(plain, with({&Config::check_compare})), (Decided{.compare = true}));
+  EXPECT_EQ(decide(plain, with({&Config::check_guard})), (Decided{.guard = true}));
 }
 
 TEST(UnifiedOptions, AreTheProgramsWhereItSaysSomething) {
-  const Config everything =
-      configured({.poison = true, .guard = true, .checksum = true, .compare = true}, true);
+  const Config everything = with({&Config::checked, &Config::check_poison, &Config::check_guard,
+                                  &Config::check_checksum, &Config::check_compare});
   UnifiedOptions said{.device = sim::open({}), .checked = false, .compare = false, .guard = false};
   EXPECT_EQ(decide(said, everything), (Decided{}));
   said.checked = true;
@@ -57,7 +58,7 @@ TEST(UnifiedOptions, AreTheProgramsWhereItSaysSomething) {
 
 /// What the program asks for in vain is refused, what the configuration does is left off.
 Failure refuse_guard(UnifiedOptions asked, ErrorCode code) {
-  EXPECT_EQ(decide(asked, configured({.guard = true})), (Decided{}));
+  EXPECT_EQ(decide(asked, with({&Config::check_guard})), (Decided{}));
   asked.guard = true;
   return refused(try_decide(asked, {}), code);
 }
@@ -77,7 +78,7 @@ TEST(UnifiedOptions, GuardOnlyWhatCanBe) {
                ErrorCode::invalid_argument);
   const UnifiedOptions named{.device = device,
                              .resources = {std::make_shared<DirectResource>(device)}};
-  EXPECT_EQ(decide(named, configured({.guard = true})), (Decided{.guard = true}));
+  EXPECT_EQ(decide(named, with({&Config::check_guard})), (Decided{.guard = true}));
 }
 
 TEST(UnifiedOptions, LockNoPagesOfADeviceThatUsesTheHosts) {

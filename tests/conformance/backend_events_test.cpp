@@ -132,11 +132,11 @@ TEST_P(WaitsOnEvents, ThatWereMoved) {
 
 TEST_P(WaitsOnEvents, AndMeasuresTheTimeBetweenTwo) {
   if (!can(Capability::event_timing)) {
-    expect_unsupported(Event::try_make(device, {.timing = true}), Capability::event_timing, device);
+    expect_unsupported(Event::try_make_timed(device), Capability::event_timing, device);
     return;
   }
-  Event start(device, {.timing = true});
-  Event end(device, {.timing = true});
+  Event start = Event::timed(device);
+  Event end = Event::timed(device);
   const Event plain(device);
   const auto misused = [](const Result<std::uint64_t>& result) {
     expect_refused(result, ErrorCode::stream_misuse);
@@ -153,7 +153,7 @@ TEST_P(WaitsOnEvents, AndMeasuresTheTimeBetweenTwo) {
   EXPECT_TRUE(end.try_elapsed_ns(start));
   EXPECT_EQ(start.elapsed_ns(start), 0u);
 
-  Event later(device, {.timing = true});
+  Event later = Event::timed(device);
   stream.record(later);
   later.synchronize();
   EXPECT_GE(later.elapsed_ns(start), end.elapsed_ns(start));

@@ -153,7 +153,7 @@ void climb_order(Ground& ground) {
   std::byte* block = allocate(device, MemoryKind::device);
   const Finally free_block(ground, releasing(device, block));
   Stream first(device), second(device), blocking(device, {.blocking = true});
-  Event event(device), start(device, {.timing = true}), end(device, {.timing = true});
+  Event event(device), start = Event::timed(device), end = Event::timed(device);
   const Settled settled(ground);
 
   first.record(start);
@@ -417,7 +417,7 @@ class FaultPlans : public testing::Test {
     says_so(device.try_load_kernel({.entry = "x"}));
     says_so(device.try_enable_peer_access(sim::open({.memory_bytes = 2 * mib})));
     says_so(Stream::try_make(device));
-    says_so(Event::try_make(device, {.timing = true}));
+    says_so(Event::try_make_timed(device));
     says_so(stream.try_copy(a, b, 64));
     says_so(stream.try_copy_2d({a, 8, b, 8, 8, 8}));
     says_so(stream.try_fill(a, 64, std::byte{1}));

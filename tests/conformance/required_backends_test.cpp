@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tern/backends/catalog.hpp"
-#include "tern/core/config.hpp"
+#include "tern/detail/core/config.hpp"
 
 namespace tern {
 namespace {

@@ -1,4 +1,4 @@
-#include "tern/core/config.hpp"
+#include "tern/detail/core/config.hpp"
 
 #include <gtest/gtest.h>
 
@@ -192,12 +192,12 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
 }
 
 TEST(Config, ReadsTheWordsOfChecks) {
-  const Config::Checks none = parse({})->checks;
-  EXPECT_FALSE(none.poison || none.guard || none.checksum || none.compare);
-  const Config::Checks some = parse({{"TERN_CHECK", "guard,checksum"}})->checks;
-  EXPECT_TRUE(!some.poison && some.guard && some.checksum && !some.compare);
-  const Config::Checks all = parse({{"TERN_CHECK", "compare,checksum,guard,poison"}})->checks;
-  EXPECT_TRUE(all.poison && all.guard && all.checksum && all.compare);
+  const Config none = parse({}).value();
+  EXPECT_FALSE(none.check_poison || none.check_guard || none.check_checksum || none.check_compare);
+  const Config some = parse({{"TERN_CHECK", "guard,checksum"}}).value();
+  EXPECT_TRUE(!some.check_poison && some.check_guard && some.check_checksum && !some.check_compare);
+  const Config all = parse({{"TERN_CHECK", "compare,checksum,guard,poison"}}).value();
+  EXPECT_TRUE(all.check_poison && all.check_guard && all.check_checksum && all.check_compare);
   for (const char* value : {"", "1", "poisn", "poison,", ",poison", "poison, guard", "Poison",
                             "poison;guard", "poison,,guard", "poison guard"}) {
     refusal("TERN_CHECK", value);
@@ -208,10 +208,10 @@ TEST(Config, ReadsTheWordsOfChecks) {
 }
 
 TEST(Config, ReadsTheWordsOfMemoryChecks) {
-  const Config::MemoryChecks none = parse({})->memory;
-  EXPECT_FALSE(none.guard || none.poison || none.track);
-  const Config::MemoryChecks some = parse({{"TERN_MEMORY", "poison,track"}})->memory;
-  EXPECT_TRUE(!some.guard && some.poison && some.track);
+  const Config none = parse({}).value();
+  EXPECT_FALSE(none.memory_guard || none.memory_poison || none.memory_track);
+  const Config some = parse({{"TERN_MEMORY", "poison,track"}}).value();
+  EXPECT_TRUE(!some.memory_guard && some.memory_poison && some.memory_track);
   for (const char* value : {"", "1", "guards", "guard,", "guard, poison", "Guard"}) {
     refusal("TERN_MEMORY", value);
   }

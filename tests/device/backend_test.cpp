@@ -1,4 +1,4 @@
-#include "tern/device/backend.hpp"
+#include "tern/detail/device/backend.hpp"
 
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ class BareBackend final : public Backend {
   void destroy_stream(NativeStream) noexcept override {}
   Result<bool> query(NativeStream) noexcept override { return true; }
   Result<void> synchronize(NativeStream) noexcept override { return {}; }
-  Result<NativeEvent> create_event(const EventOptions&) noexcept override { return NativeEvent{3}; }
+  Result<NativeEvent> create_event(bool) noexcept override { return NativeEvent{3}; }
   void destroy_event(NativeEvent) noexcept override {}
   Result<void> record(const Submission&, NativeEvent) noexcept override { return {}; }
   Result<void> wait(const Submission&, NativeEvent) noexcept override { return {}; }

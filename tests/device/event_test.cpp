@@ -60,7 +60,7 @@ TEST_F(EventTest, ABorrowedEventIsWaitedForAndNotDestroyed) {
 }
 
 TEST_F(EventTest, TimedEventsHaveTheirOwnPool) {
-  for (int i = 0; i < 3; ++i) const Event timed(fake.device, {.timing = true});
+  for (int i = 0; i < 3; ++i) const Event timed = Event::timed(fake.device);
   EXPECT_EQ(fake.ledger->count(Call::create_event), 3u);
   EXPECT_EQ(fake.ledger->live_events(), 0u);
 }
@@ -142,7 +142,7 @@ TEST_F(EventTest, IsWaitedForByStreamsOfItsBackendOnly) {
 
 TEST_F(EventTest, MeasuresNothingBetweenTwoDevices) {
   const FakeDevice second({.spec = "fake:1"});
-  Event here(fake.device, {.timing = true}), there(second.device, {.timing = true});
+  Event here = Event::timed(fake.device), there = Event::timed(second.device);
   stream.record(here);
   second.device.default_stream().record(there);
   EXPECT_EQ(here.try_elapsed_ns(there).failure().code(), ErrorCode::device_mismatch);

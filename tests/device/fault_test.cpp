@@ -40,7 +40,7 @@ int play(const Device& device) {
   Stream first = persist([&] { return Stream::try_make(device); });
   Stream second = persist([&] { return Stream::try_make(device); });
   Event event = persist([&] { return Event::try_make(device); });
-  Event start = persist([&] { return Event::try_make(device, {.timing = true}); });
+  Event start = persist([&] { return Event::try_make_timed(device); });
 
   auto* block = static_cast<std::byte*>(
       persist([&] { return device.try_allocate(MemoryKind::device, 1000); }));

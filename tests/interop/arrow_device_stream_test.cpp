@@ -26,9 +26,9 @@ namespace {
 class ArrowDeviceStream : public test::OnDevice {
  protected:
   void TearDown() override {
-    EXPECT_EQ(exported_memory().exports, 0u);
+    EXPECT_EQ(exported_memory().count, 0u);
     if (device.is_open()) {
-      EXPECT_EQ(reclaim_exported().storages, 0u);
+      EXPECT_EQ(reclaim_exported().count, 0u);
     }
   }
   static Schema schema() { return Schema({{"n", TypeKind::i32, false}, {"s", TypeKind::utf8}}); }
@@ -143,7 +143,7 @@ TEST_P(ArrowDeviceStream, ReleasesChunksThatWereNotRequested) {
   EXPECT_EQ(storage->shares(), 2u) << "the stream's, and the one here";
   given.release(&given);
   EXPECT_EQ(storage->shares(), 1u);
-  EXPECT_EQ(exported_memory().exports, 0u);
+  EXPECT_EQ(exported_memory().count, 0u);
 }
 
 TEST_P(ArrowDeviceStream, SaysWhyAChunkCannotBe) {

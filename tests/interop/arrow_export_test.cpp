@@ -34,9 +34,9 @@ constexpr std::array<std::uint8_t, 5> valid = {1, 0, 1, 1, 1};
 class ArrowOut : public test::OnDevice {
  protected:
   void TearDown() override {
-    EXPECT_EQ(exported_memory().exports, 0u);
+    EXPECT_EQ(exported_memory().count, 0u);
     if (device.is_open()) {
-      EXPECT_EQ(reclaim_exported().storages, 0u);
+      EXPECT_EQ(reclaim_exported().count, 0u);
     }
   }
   Table sample(std::size_t rows = 5) {
@@ -63,7 +63,7 @@ TEST_P(ArrowOut, GivesTheSameMemoryInTheFormOfTheStandard) {
   ArrowDeviceArray given;
   std::memset(&given, 0xCD, sizeof given);
   ASSERT_TRUE(try_export_arrow(table, &given, {.stream = stream}));
-  EXPECT_EQ((transfer_counts() - before).device_to_host().calls, 0u);
+  EXPECT_EQ((transfer_counts() - before).device_to_host().copies, 0u);
   EXPECT_EQ(given.reserved[0] | given.reserved[1] | given.reserved[2], 0);
   const bool is_host = device.info().is_host;
   EXPECT_EQ(given.device_type, is_host ? 1 : device.info().backend == "sim" ? 12 : 2);
@@ -87,7 +87,7 @@ TEST_P(ArrowOut, GivesTheSameMemoryInTheFormOfTheStandard) {
   EXPECT_EQ(number(s.buffers[1]), table.column("s")->offsets().address());
   EXPECT_EQ(number(s.buffers[2]), table.column("s")->values().address());
   EXPECT_EQ(number(n.buffers[1]) % 64, 0u);
-  EXPECT_EQ(exported_memory().exports, 5u);
+  EXPECT_EQ(exported_memory().count, 5u);
   given.array.release(&given.array);
   EXPECT_EQ(given.array.release, nullptr);
 }
@@ -101,7 +101,7 @@ TEST_P(ArrowOut, RoundTripsAsTheOriginalTable) {
   const Table back = import_arrow(device, &given, &schema);
   EXPECT_EQ(given.array.release, nullptr);
   EXPECT_EQ(schema.release, nullptr);
-  EXPECT_EQ(exported_memory().exports, 0u);
+  EXPECT_EQ(exported_memory().count, 0u);
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(back.column(i)->parts().values, table.column(i)->parts().values);
     EXPECT_FALSE(back.column(i)->is_external());
@@ -228,14 +228,14 @@ TEST_P(ArrowOut, IsReclaimedImmediatelyAfterManyHandOvers) {
     hand = std::make_unique<Disguised>(table, stream);
     table = import_arrow(device, &hand->outer, &hand->schema, {.stream = stream});
   }
-  EXPECT_EQ(exported_memory().exports, 4u * 5);
+  EXPECT_EQ(exported_memory().count, 4u * 5);
   // The last of them has a use that is not done when it is let go, and is done later.
   const Buffer copied(device, {5}, DType::i32);
   copy(copied, table.column(0)->values(), stream);
   table = Table();
   stream.synchronize();
-  EXPECT_EQ(reclaim_exported().storages, 0u);
-  EXPECT_EQ(exported_memory().exports, 0u);
+  EXPECT_EQ(reclaim_exported().count, 0u);
+  EXPECT_EQ(exported_memory().count, 0u);
   for (const std::unique_ptr<Disguised>& hand : hands) EXPECT_EQ(hand->released, 1);
 }
 
@@ -399,10 +399,10 @@ TEST_P(ArrowOut, AChildThatWasMovedOutKeepsItsMemoryAndNoMore) {
   ArrowArray moved;
   std::memcpy(&moved, &given.array, sizeof moved);
   std::memset(&given, 0xCD, sizeof given);
-  EXPECT_EQ(exported_memory().exports, 5u);
+  EXPECT_EQ(exported_memory().count, 5u);
   test::Thread([&] { moved.release(&moved); }).join();
   EXPECT_EQ(moved.release, nullptr);
-  EXPECT_EQ(exported_memory().exports, 2u);
+  EXPECT_EQ(exported_memory().count, 2u);
   EXPECT_EQ(child.length, 5);
   EXPECT_NE(child.buffers[2], nullptr);
   child.release(&child);
@@ -479,7 +479,7 @@ TEST(ArrowMoved, AChildThatWasMovedOutDoesNotKeepTheOthers) {
     another.join();
     ASSERT_EQ(gone, (std::array{1, 1, 1}));
   }
-  EXPECT_EQ(exported_memory().exports, 0u);
+  EXPECT_EQ(exported_memory().count, 0u);
 }
 
 TEST_P(ArrowOut, TheEventAloneIsEnoughToWaitFor) {
@@ -587,7 +587,7 @@ TEST(ArrowStreamOut, GivesChunksAndThenTheEndAgainAndAgain) {
   EXPECT_EQ(stream.release, nullptr);
   EXPECT_EQ(all.column(0)->values().to_vector<std::int32_t>(),
             (std::vector<std::int32_t>{1, 2, 3, 2}));
-  EXPECT_EQ(exported_memory().exports, 0u);
+  EXPECT_EQ(exported_memory().count, 0u);
   EXPECT_EQ(try_export_arrow(std::span<const Table>(), &stream).failure().code(),
             ErrorCode::invalid_argument);
 }

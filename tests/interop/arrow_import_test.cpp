@@ -344,7 +344,7 @@ std::vector<Hostile> hostile_tables() {
 
 TEST_F(ArrowIn, RejectsEveryHostileTableByFieldAndReleasesItOnce) {
   std::size_t refused = 0;
-  const std::size_t before = reclaim_deferred().storages;
+  const std::size_t before = reclaim_deferred().count;
   for (const Hostile& hostile : hostile_tables()) {
     for (const bool is_device_array : {false, true}) {
       ArrowStranger stranger;
@@ -362,7 +362,7 @@ TEST_F(ArrowIn, RejectsEveryHostileTableByFieldAndReleasesItOnce) {
       ++refused;
     }
   }
-  EXPECT_LE(reclaim_deferred().storages, before);
+  EXPECT_LE(reclaim_deferred().count, before);
   RecordProperty("refused", static_cast<int>(refused));
   std::printf("%zu hostile tables refused\n", refused);
   EXPECT_GE(refused, 500u);

@@ -21,8 +21,8 @@ constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
 class CudaArray : public testing::Test {
  protected:
   void TearDown() override {
-    EXPECT_EQ(exported_memory().exports, 0u);
-    EXPECT_EQ(reclaim_exported().storages, 0u);
+    EXPECT_EQ(exported_memory().count, 0u);
+    EXPECT_EQ(reclaim_exported().count, 0u);
   }
   Buffer count_up(Shape shape) {
     std::vector<float> values(shape.element_count());
@@ -48,7 +48,7 @@ TEST_F(CudaArray, DescribesElementsWhereTheyAre) {
   EXPECT_FALSE(given.strides);
   EXPECT_FALSE(given.stream) << "nothing is pending";
   EXPECT_EQ(given.version, 3);
-  EXPECT_EQ(exported_memory().exports, 1u);
+  EXPECT_EQ(exported_memory().count, 1u);
 }
 
 TEST_F(CudaArray, StridesAreBytesAndNoElementsHaveNoAddress) {
@@ -143,7 +143,7 @@ TEST_F(CudaArray, OlderVersionsHaveNoStreamAndTheCallerSaysWho) {
   for (const int version : {0, 1, 2, 3}) {
     CudaArrayInterface description = made.description;
     description.version = version;
-    EXPECT_TRUE(try_import_cuda_array(device, description, {.producer = stream}));
+    EXPECT_TRUE(try_import_cuda_array(device, description, {.stream = stream}));
   }
   CudaArrayInterface repeated = made.description;
   repeated.shape = {3, 4};
@@ -222,7 +222,7 @@ TEST_F(CudaArray, OnlyVersionThreeSaysThatNothingIsPending) {
   const Buffer buffer = count_up({4});
   device.synchronize();
   const auto is_known = [&](int version, std::optional<std::uintptr_t> on,
-                            const CudaArrayImportOptions& options) {
+                            const CudaArrayOptions& options) {
     CudaArrayInterface description;
     description.shape = {4};
     description.typestr = "<f4";
@@ -238,7 +238,7 @@ TEST_F(CudaArray, OnlyVersionThreeSaysThatNothingIsPending) {
   EXPECT_TRUE(is_known(3, {}, {})) << "no stream: no synchronization is needed";
   EXPECT_TRUE(is_known(3, CudaArrayInterface::legacy_stream, {}));
   EXPECT_FALSE(is_known(2, {}, {})) << "older versions have no word for it";
-  EXPECT_TRUE(is_known(2, {}, {.producer = stream}));
+  EXPECT_TRUE(is_known(2, {}, {.stream = stream}));
   EXPECT_TRUE(is_known(2, {}, {.is_complete = true}));
   device.synchronize();  // the imports are released behind their streams
 }

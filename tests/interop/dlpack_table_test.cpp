@@ -29,9 +29,9 @@ constexpr std::array<std::uint8_t, 6> valid = {1, 0, 1, 1, 1, 1};
 class DlpackTable : public test::OnDevice {
  protected:
   void TearDown() override {
-    EXPECT_EQ(exported_memory().exports, 0u);
+    EXPECT_EQ(exported_memory().count, 0u);
     if (device.is_open()) {
-      EXPECT_EQ(reclaim_exported().storages, 0u);
+      EXPECT_EQ(reclaim_exported().count, 0u);
     }
   }
   Column column(const ColumnOptions& options = {}) {
@@ -79,7 +79,7 @@ TEST_P(DlpackTable, AColumnIsOneDimensionOfTheRowsThatAreThere) {
   DLManagedTensor* const older = try_export_dlpack_column_legacy(some, 0).value();
   EXPECT_EQ(again->dl_tensor.data, tensor.data);
   EXPECT_EQ(older->dl_tensor.data, tensor.data);
-  EXPECT_EQ(exported_memory().exports, 3u);
+  EXPECT_EQ(exported_memory().count, 3u);
   again->deleter(again);
   older->deleter(older);
   EXPECT_EQ(import_dlpack(device, given).buffer(), some.column(0)->values().slice(0, 4));
@@ -224,7 +224,7 @@ struct Stranger {
 
 class DlpackColumns : public testing::Test {
  protected:
-  ErrorCode refusal(Stranger& stranger, const DlpackColumn& options = {}) {
+  ErrorCode refusal(Stranger& stranger, const DlpackOptions& options = {}) {
     const Result<Column> taken = try_import_dlpack_column(host, &stranger.managed, options);
     EXPECT_FALSE(taken);
     EXPECT_EQ(stranger.deleted, 1);

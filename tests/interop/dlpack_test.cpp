@@ -333,13 +333,13 @@ TEST_F(DlpackHost, RejectsEveryHostileTensorByFieldAndDeletesItOnce) {
   for (const Hostile& hostile : hostile_tensors()) {
     Stranger stranger;
     hostile.spoil(stranger);
-    const ExportCount before = exported_memory();
+    const MemoryCount before = exported_memory();
     const Result<StridedBuffer> taken = try_import_dlpack(host, &stranger.managed);
     ASSERT_FALSE(taken) << hostile.what;
     EXPECT_EQ(taken.failure().code(), hostile.code)
         << hostile.what << ": " << taken.failure().text();
     EXPECT_EQ(stranger.deleted, 1) << hostile.what;
-    EXPECT_EQ(exported_memory().exports, before.exports);
+    EXPECT_EQ(exported_memory().count, before.count);
     if (hostile.code == ErrorCode::dlpack_rejected) {
       EXPECT_TRUE(taken.failure().string("field")) << hostile.what;
     }
@@ -408,9 +408,9 @@ TEST_F(DlpackHost, ADeleterMayUseTern) {
 class DlpackDevices : public test::OnDevice {
  protected:
   void TearDown() override {
-    EXPECT_EQ(exported_memory().exports, 0u);
+    EXPECT_EQ(exported_memory().count, 0u);
     if (!device.is_open()) return;
-    EXPECT_EQ(reclaim_exported().storages, 0u);
+    EXPECT_EQ(reclaim_exported().count, 0u);
   }
   Buffer count_up(Shape shape) {
     std::vector<float> values(shape.element_count());
@@ -448,14 +448,14 @@ TEST_P(DlpackDevices, ExportsTheSameMemoryAndKeepsItUntilTheDeleter) {
                                                           : abi::kDLCUDA);
   EXPECT_EQ(tensor.device.device_id, 0);
   buffer = {};
-  EXPECT_EQ(exported_memory().exports, 1u);
+  EXPECT_EQ(exported_memory().count, 1u);
   EXPECT_EQ(exported_memory().bytes, 24u);
   // It comes back as what it was.
   const StridedBuffer back = import_dlpack(device, given);
   EXPECT_EQ(back.buffer().id(), id);
   EXPECT_FALSE(back.hull().is_external());
   EXPECT_EQ(back.buffer().to_vector<float>(), (std::vector<float>{0, 1, 2, 3, 4, 5}));
-  EXPECT_EQ(exported_memory().exports, 0u);
+  EXPECT_EQ(exported_memory().count, 0u);
 }
 
 TEST_P(DlpackDevices, TheOlderFormIsTheSameTensor) {
@@ -527,7 +527,7 @@ TEST_P(DlpackDevices, ImportsATensorThatTheConsumerChanged) {
   EXPECT_FALSE(change([](abi::DLTensor& tensor) { tensor.data = nullptr; }));
   EXPECT_FALSE(change([](abi::DLTensor& tensor) { tensor.shape[0] = most; }));
   EXPECT_FALSE(change([](abi::DLTensor& tensor) { tensor.dtype.lanes = 2; }));
-  EXPECT_EQ(exported_memory().exports, 0u) << "refused, and let go";
+  EXPECT_EQ(exported_memory().count, 0u) << "refused, and let go";
 }
 
 TEST_P(DlpackDevices, NoElementsHaveNoAddress) {
@@ -555,7 +555,7 @@ TEST_P(DlpackDevices, IsOrderedAfterTheWriters) {
   const Stream consumer(device);
   Buffer buffer(device, Shape{1000}, DType::f32);
   buffer.fill(1.0f, stream);
-  DLManagedTensorVersioned* const given = try_export_dlpack(buffer, {.consumer = consumer}).value();
+  DLManagedTensorVersioned* const given = try_export_dlpack(buffer, {.stream = consumer}).value();
   consumer.fill(static_cast<float*>(given->dl_tensor.data), 1000, 0.0f);
   consumer.synchronize();
   given->deleter(given);
@@ -578,10 +578,10 @@ TEST_P(DlpackDevices, ComesBackReadOnlyIfItWentOutSo) {
     EXPECT_EQ(back.hull().address(), buffer.address());
     EXPECT_EQ(back.contiguous(stream).to_vector<float>()[9], 9.0f);
     EXPECT_EQ(back.buffer().try_fill(1.0f, stream).failure().code(), ErrorCode::read_only);
-    EXPECT_EQ(exported_memory().exports, 1u) << "it is held as others hold it";
+    EXPECT_EQ(exported_memory().count, 1u) << "it is held as others hold it";
   }
   static_cast<void>(reclaim_deferred());
-  EXPECT_EQ(exported_memory().exports, 0u);
+  EXPECT_EQ(exported_memory().count, 0u);
   buffer.fill(1.0f, stream);
   EXPECT_EQ(buffer.to_vector<float>()[9], 1.0f);
 }
@@ -643,16 +643,16 @@ TEST_P(DlpackDevices, ComesBackRefusedWithAWrongShape) {
     ASSERT_FALSE(back);
     EXPECT_EQ(back.failure().code(), ErrorCode::dlpack_rejected) << back.failure().text();
     EXPECT_TRUE(back.failure().string("field")) << back.failure().text();
-    EXPECT_EQ(exported_memory().exports, 0u);
+    EXPECT_EQ(exported_memory().count, 0u);
   }
 }
 
 TEST_P(DlpackDevices, ImportIsOrderedAfterForeignWriters) {
   const Stream theirs(device);
   Buffer buffer = count_up({1000});
-  DLManagedTensorVersioned* const given = try_export_dlpack(buffer, {.consumer = theirs}).value();
+  DLManagedTensorVersioned* const given = try_export_dlpack(buffer, {.stream = theirs}).value();
   theirs.fill(static_cast<float*>(given->dl_tensor.data), 1000, 2.0f);
-  const Buffer back = import_dlpack(device, given, {.producer = theirs}).buffer();
+  const Buffer back = import_dlpack(device, given, {.stream = theirs}).buffer();
   EXPECT_EQ(back.id(), buffer.id());
   const Buffer copied(device, Shape{1000}, DType::f32);
   copy(copied, back, stream);
@@ -662,9 +662,9 @@ TEST_P(DlpackDevices, ImportIsOrderedAfterForeignWriters) {
   Stream ended(device);
   const StreamRef gone = ended;
   ended = {};
-  EXPECT_EQ(try_import_dlpack(device, again, {.producer = gone}).failure().code(),
+  EXPECT_EQ(try_import_dlpack(device, again, {.stream = gone}).failure().code(),
             ErrorCode::stream_misuse);
-  EXPECT_EQ(exported_memory().exports, 0u) << "refused, and let go";
+  EXPECT_EQ(exported_memory().count, 0u) << "refused, and let go";
   if (device.info().backend != "sim") return;
   EXPECT_TRUE(sim::findings(device).empty());
 }
@@ -685,12 +685,12 @@ TEST_P(DlpackDevices, RefusesAStreamOfAnotherDevice) {
   const Device other = sim::open({});
   const Stream elsewhere(other);
   const Buffer buffer = count_up({4});
-  EXPECT_EQ(try_export_dlpack(buffer, {.consumer = elsewhere}).failure().code(),
+  EXPECT_EQ(try_export_dlpack(buffer, {.stream = elsewhere}).failure().code(),
             ErrorCode::device_mismatch);
-  EXPECT_EQ(exported_memory().exports, 0u);
+  EXPECT_EQ(exported_memory().count, 0u);
   DLManagedTensorVersioned* const given = try_export_dlpack(buffer).value();
   EXPECT_EQ(try_import_dlpack(other, given).failure().code(), ErrorCode::device_mismatch);
-  EXPECT_EQ(exported_memory().exports, 0u) << "refused, and let go";
+  EXPECT_EQ(exported_memory().count, 0u) << "refused, and let go";
   DLManagedTensorVersioned* const nowhere = try_export_dlpack(buffer).value();
   const Result<StridedBuffer> refused = try_import_dlpack(Device(), nowhere);
   ASSERT_FALSE(refused);
@@ -707,7 +707,7 @@ TEST_P(DlpackDevices, IsNotUsedAgainBeforeTheDeviceWasWaitedFor) {
   array = {};
   given->deleter(given);
   EXPECT_NE(Array<float>::uninitialized(pool, 1000, {.stream = stream}).address(), address);
-  EXPECT_EQ(reclaim_exported().storages, 0u);
+  EXPECT_EQ(reclaim_exported().count, 0u);
 }
 
 TEST_P(DlpackDevices, DeletersMayComeFromAnyThread) {
@@ -754,7 +754,7 @@ TEST_P(DlpackDevices, AStrictRecorderTakesWhatWasImported) {
     inner->deleter(inner);
   };
   {
-    const Buffer taken = import_dlpack(device, &again.managed, {.producer = stream}).buffer();
+    const Buffer taken = import_dlpack(device, &again.managed, {.stream = stream}).buffer();
     EXPECT_TRUE(taken.is_external());
     if (device.info().capabilities.has(Capability::kernels)) {
       LaunchRecorder recorder(stream);
@@ -763,11 +763,11 @@ TEST_P(DlpackDevices, AStrictRecorderTakesWhatWasImported) {
       EXPECT_EQ(reinterpret_cast<std::uintptr_t>(recorder.pointer(0)), mine.address());
       recorder.commit();
     }
-    EXPECT_EQ(exported_memory().exports, 1u);
+    EXPECT_EQ(exported_memory().count, 1u);
   }
   device.synchronize();
-  EXPECT_EQ(reclaim_deferred().storages, 0u);
-  EXPECT_EQ(exported_memory().exports, 0u);
+  EXPECT_EQ(reclaim_deferred().count, 0u);
+  EXPECT_EQ(exported_memory().count, 0u);
 }
 
 /// Would a strict recorder take it?
@@ -785,7 +785,7 @@ TEST(Dlpack, ATensorOfADeviceSaysNothingOfPendingWrites) {
   void* const memory = device.allocate(MemoryKind::device, 24);
   const abi::DLDevice there =
       try_dlpack_device(*Buffer::allocate(device, Shape{1}, DType::f32).storage()).value();
-  const auto import = [&](Stranger& stranger, const DlpackImport& options) {
+  const auto import = [&](Stranger& stranger, const DlpackOptions& options) {
     stranger.managed.dl_tensor.data = memory;
     stranger.managed.dl_tensor.device = there;
     return import_dlpack(device, &stranger.managed, options).buffer();
@@ -793,7 +793,7 @@ TEST(Dlpack, ATensorOfADeviceSaysNothingOfPendingWrites) {
   {
     Stranger bare, ordered, complete;
     EXPECT_EQ(strict_code(stream, import(bare, {})), ErrorCode::untracked_buffer);
-    EXPECT_EQ(strict_code(stream, import(ordered, {.producer = producer})), ErrorCode{});
+    EXPECT_EQ(strict_code(stream, import(ordered, {.stream = producer})), ErrorCode{});
     EXPECT_EQ(strict_code(stream, import(complete, {.is_complete = true})), ErrorCode{});
     device.synchronize();
     static_cast<void>(reclaim_deferred());

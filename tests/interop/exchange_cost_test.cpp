@@ -72,7 +72,7 @@ struct ForeignTensor {
 class ExchangeCost : public testing::Test {
  protected:
   void SetUp() override { reclaim_exported(); }
-  void TearDown() override { EXPECT_EQ(reclaim_exported().storages, 0u); }
+  void TearDown() override { EXPECT_EQ(reclaim_exported().count, 0u); }
 };
 
 TEST_F(ExchangeCost, ATensorOfOursComesBackWithoutTheHeapAndTheDriver) {
@@ -83,8 +83,8 @@ TEST_F(ExchangeCost, ATensorOfOursComesBackWithoutTheHeapAndTheDriver) {
   const Buffer buffer = Buffer::allocate(fake.device, Shape{2, 3}, DType::f32,
                                          {.contents = Contents::zero, .stream = stream});
   const auto go = [&] {
-    DLManagedTensorVersioned* const given = try_export_dlpack(buffer, {.consumer = stream}).value();
-    return try_import_dlpack(fake.device, given, {.producer = stream}).value().element_count();
+    DLManagedTensorVersioned* const given = try_export_dlpack(buffer, {.stream = stream}).value();
+    return try_import_dlpack(fake.device, given, {.stream = stream}).value().element_count();
   };
   EXPECT_EQ(go(), 6u);
   const std::size_t asked = fake.ledger->total();
@@ -125,12 +125,12 @@ TEST_F(ExchangeCost, ATableIsOnePieceOfMemoryAndItsSchemaAnother) {
   if (HeapExhausted::is_possible()) {
     EXPECT_EQ(taken, 2u);
   }
-  EXPECT_EQ(exported_memory().exports, 51u);
+  EXPECT_EQ(exported_memory().count, 51u);
   const AllocationCounter back;
   const Table same = import_arrow(host, &array, &schema);
   EXPECT_EQ(back.count(), 0u);
   EXPECT_EQ(same.column(7)->parts().values, table.column(7)->parts().values);
-  EXPECT_EQ(exported_memory().exports, 0u);
+  EXPECT_EQ(exported_memory().count, 0u);
 }
 
 TEST_F(ExchangeCost, ADeviceIsAskedOnceForAllBuffersOfOneAllocation) {
@@ -172,7 +172,7 @@ TEST_F(ExchangeCost, NumbersThatWereChangedAreJudgedAnew) {
   DLManagedTensorVersioned* const dense = try_export_dlpack(buffer).value();
   dense->dl_tensor.strides = nullptr;
   EXPECT_TRUE(try_import_dlpack(host, dense).value().is_contiguous());
-  EXPECT_EQ(exported_memory().exports, 0u);
+  EXPECT_EQ(exported_memory().count, 0u);
   EXPECT_EQ(buffer.storage()->shares(), 1u);
 }
 
@@ -184,13 +184,13 @@ TEST_F(ExchangeCost, AnOwnerIsNotMadeToWaitForHisOwnWrites) {
   gate.hold(theirs);
   theirs.fill(static_cast<float*>(tensor.address), 16, 1.0f);
   {
-    const StridedBuffer taken = import_dlpack(device, &tensor.managed, {.producer = theirs});
+    const StridedBuffer taken = import_dlpack(device, &tensor.managed, {.stream = theirs});
     EXPECT_EQ(tensor.deleted, 0);
   }
   EXPECT_EQ(tensor.deleted, 1) << "nobody here has used it";
-  EXPECT_EQ(deferred_frees().storages, 0u);
+  EXPECT_EQ(deferred_frees().count, 0u);
   {
-    const Buffer taken = import_dlpack(device, &tensor.managed, {.producer = theirs}).buffer();
+    const Buffer taken = import_dlpack(device, &tensor.managed, {.stream = theirs}).buffer();
     static_cast<void>(taken.device_ptr(ours, Access::read));
   }
   EXPECT_EQ(tensor.deleted, 1) << "a use of ours is behind their writes";
@@ -221,9 +221,9 @@ void run_starving(const Program& program) {
         part();
         has_failed = exhausted.has_failed();
       });
-      EXPECT_EQ(exported_memory().exports, 0u);
+      EXPECT_EQ(exported_memory().count, 0u);
       EXPECT_EQ(exported_memory().bytes, 0u);
-      EXPECT_EQ(reclaim_deferred().storages, 0u);
+      EXPECT_EQ(reclaim_deferred().count, 0u);
       if (!has_failed) {
         EXPECT_TRUE(is_done);
         break;

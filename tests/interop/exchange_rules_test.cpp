@@ -44,9 +44,9 @@ void call_deleter(DLManagedTensorVersioned* tensor) { tensor->deleter(tensor); }
 class ExchangeRules : public test::OnDevice {
  protected:
   void TearDown() override {
-    EXPECT_EQ(exported_memory().exports, 0u);
+    EXPECT_EQ(exported_memory().count, 0u);
     if (device.is_open()) {
-      EXPECT_EQ(reclaim_exported().storages, 0u);
+      EXPECT_EQ(reclaim_exported().count, 0u);
     }
   }
   Buffer zeros(Shape shape, DType dtype, MemoryKind kind = MemoryKind::device) {
@@ -192,7 +192,7 @@ TEST_P(ExchangeRules, TheHostMayReadWhatWasHandedOverWithoutAStream) {
 class ExchangeOrder : public testing::Test {
  protected:
   /// How often the device is asked for something while a tensor is exported.
-  std::size_t asked(Call call, const DlpackExport& options) {
+  std::size_t asked(Call call, const DlpackOptions& options) {
     const std::size_t before = fake.ledger->count(call);
     call_deleter(try_export_dlpack(buffer, options).value());
     return fake.ledger->count(call) - before;
@@ -215,8 +215,8 @@ class ExchangeOrder : public testing::Test {
 };
 
 TEST_F(ExchangeOrder, TheStreamThatWroteItNeedsNoEvent) {
-  EXPECT_EQ(asked(Call::record, {.consumer = one}), 0u);
-  EXPECT_EQ(asked(Call::wait, {.consumer = one}), 0u);
+  EXPECT_EQ(asked(Call::record, {.stream = one}), 0u);
+  EXPECT_EQ(asked(Call::wait, {.stream = one}), 0u);
 }
 
 TEST_F(ExchangeOrder, AnotherStreamWaitsOnceAndTheHostDoesNot) {
@@ -224,7 +224,7 @@ TEST_F(ExchangeOrder, AnotherStreamWaitsOnceAndTheHostDoesNot) {
                             fake.ledger->count(Call::synchronize_stream) +
                             fake.ledger->count(Call::synchronize);
   const std::size_t records = fake.ledger->count(Call::record);
-  EXPECT_EQ(asked(Call::wait, {.consumer = two}), 1u);
+  EXPECT_EQ(asked(Call::wait, {.stream = two}), 1u);
   EXPECT_EQ(fake.ledger->count(Call::record), records + 1);
   EXPECT_EQ(fake.ledger->count(Call::synchronize_event) +
                 fake.ledger->count(Call::synchronize_stream) +
@@ -234,7 +234,7 @@ TEST_F(ExchangeOrder, AnotherStreamWaitsOnceAndTheHostDoesNot) {
 
 TEST_F(ExchangeOrder, AnUnorderedExportAsksTheDeviceForNothing) {
   const std::size_t before = fake.ledger->total();
-  call_deleter(try_export_dlpack(buffer, {.consumer = two, .is_unordered = true}).value());
+  call_deleter(try_export_dlpack(buffer, {.stream = two, .is_unordered = true}).value());
   call_deleter(try_export_dlpack(buffer, {.is_unordered = true}).value());
   EXPECT_EQ(fake.ledger->total(), before);
 }
@@ -321,7 +321,7 @@ TEST_P(ExchangeRules, IdentityIsKnownInEveryCase) {
   Wrapped again(try_export_dlpack(values).value());
   DLManagedTensorVersioned* const third =
       try_export_dlpack(import_dlpack(device, &again.managed)).value();
-  EXPECT_EQ(exported_memory().exports, 2u);
+  EXPECT_EQ(exported_memory().count, 2u);
   call_deleter(third);
   device.synchronize();
   static_cast<void>(reclaim_deferred());
@@ -344,7 +344,7 @@ TEST(ExchangeLate, ADeleterMayBeCalledAfterAllHandlesAreDestroyed) {
   EXPECT_EQ(given->dl_tensor.shape[0], 1000);
   test::Thread([given] { call_deleter(given); }).join();
   EXPECT_EQ(exported_memory().bytes, 0u);
-  EXPECT_EQ(reclaim_exported().storages, 0u);
+  EXPECT_EQ(reclaim_exported().count, 0u);
 }
 
 TEST_P(ExchangeRules, ADeleterInAForkedChildWorks) {
@@ -355,10 +355,10 @@ TEST_P(ExchangeRules, ADeleterInAForkedChildWorks) {
   EXPECT_EQ(test::in_a_forked_child([&] {
               call_deleter(given);
               array.array.release(&array.array);
-              return exported_memory().exports == 0;
+              return exported_memory().count == 0;
             }),
             0);
-  EXPECT_EQ(exported_memory().exports, 2u) << "here nobody has let go";
+  EXPECT_EQ(exported_memory().count, 2u) << "here nobody has let go";
   array.array.release(&array.array);
   call_deleter(given);
 }

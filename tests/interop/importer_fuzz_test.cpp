@@ -14,7 +14,7 @@ namespace {
 
 template <class Target>
 void feed(Target target) {
-  const std::size_t before = reclaim_deferred().storages;
+  const std::size_t before = reclaim_deferred().count;
   for (unsigned seed = 0; seed < 3000; ++seed) {
     std::mt19937 random(seed);
     std::vector<std::byte> bytes(random() % 400);
@@ -22,8 +22,8 @@ void feed(Target target) {
     SCOPED_TRACE(seed);
     target(bytes);
   }
-  EXPECT_EQ(exported_memory().exports, 0u);
-  EXPECT_LE(reclaim_deferred().storages, before);
+  EXPECT_EQ(exported_memory().count, 0u);
+  EXPECT_LE(reclaim_deferred().count, before);
 }
 
 TEST(ImporterFuzz, AnyTensorIsImportedOrRejectedAndDeletedOnce) { feed(test::fuzz_dlpack); }

@@ -191,12 +191,12 @@ TEST(PmrAdapter, ThrowsWhatTheResourceRefusesWith) {
 }
 
 TEST(PmrAdapter, SurvivesAFaultAtEveryRequest) {
-  for (const FaultMoment moment : {FaultMoment::before, FaultMoment::after}) {
+  for (const bool after_upstream : {false, true}) {
     bool is_done = false;
     for (std::uint64_t nth = 1; !is_done; ++nth) {
       ASSERT_LT(nth, 200u);
       const auto fault = std::make_shared<FaultResource>(
-          host_memory(), std::vector<FaultRule>{{.moment = moment, .nth = nth}});
+          host_memory(), std::vector<FaultRule>{{.after_upstream = after_upstream, .nth = nth}});
       PmrAdapter adapter(fault);
       try {
         EXPECT_EQ(use_containers(&adapter), used_size);
@@ -276,7 +276,7 @@ TEST(PmrAdapter, CountsMistakenFreesAndChangesNothing) {
 
 TEST(PmrAdapter, LeavesAFreeThatFailedToTheResource) {
   const auto fault = std::make_shared<FaultResource>(
-      host_memory(), std::vector<FaultRule>{{.call = FaultCall::free, .nth = 1}});
+      host_memory(), std::vector<FaultRule>{{.for_frees = true, .nth = 1}});
   PmrAdapter adapter(fault);
   adapter.deallocate(adapter.allocate(64), 64);
   EXPECT_EQ(fault->failed_frees(), 1u);
@@ -385,7 +385,7 @@ TEST_F(PmrUpstreamTest, RefusesWithWhatTheUpstreamThrows) {
 }
 
 TEST_F(PmrUpstreamTest, KeepsNothingToUseAgain) {
-  const Result<Block> refused = resource.try_allocate({.bytes = 64, .source = Source::recycled});
+  const Result<Block> refused = resource.try_allocate({.bytes = 64, .only_recycled = true});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().code(), ErrorCode::out_of_memory);
 }

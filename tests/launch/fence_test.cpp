@@ -248,10 +248,10 @@ void end_while_captured(const std::function<ResourceHandle(const Device&)>& make
       buffer.fill(std::uint32_t{1}, stream);
       bench.capture(theirs, cuda::CU_STREAM_CAPTURE_MODE_RELAXED);
       buffer = Buffer();
-      EXPECT_EQ(reclaim_deferred().storages, 1u);
+      EXPECT_EQ(reclaim_deferred().count, 1u);
       EXPECT_TRUE(bench.is_capturing(theirs));
       bench.fake.end_capture(theirs);
-      EXPECT_EQ(reclaim_deferred().storages, 0u);
+      EXPECT_EQ(reclaim_deferred().count, 0u);
       EXPECT_EQ(resource->statistics().live_bytes, 0u);
       EXPECT_EQ(resource->statistics().failed_frees, 0u);
     }

@@ -272,7 +272,7 @@ TEST_F(LaunchRecorderTest, PermissiveSkipsAndCountsIt) {
   const std::uint64_t before = launch_statistics().skipped;
   const Buffer tracked = buffer();
   float other[4] = {};
-  LaunchRecorder recorder(a, {.tracking = Tracking::permissive});
+  LaunchRecorder recorder(a, {.permissive = true});
   recorder.use(tracked, Access::read);
   const std::size_t skipped = recorder.use_external(other, sizeof other, Access::read);
   recorder.preflight();
@@ -319,7 +319,7 @@ TEST_F(LaunchRecorderTest, StrictRefusesAnImportOfUnstatedReadiness) {
       EXPECT_EQ(waits(), before) << "nothing is queued";
       EXPECT_TRUE(is_idle(ours)) << "and nothing is on record";
     }
-    LaunchRecorder permissive(a, {.tracking = Tracking::permissive});
+    LaunchRecorder permissive(a, {.permissive = true});
     permissive.use(adopted, Access::read);
     permissive.preflight();
     EXPECT_EQ(permissive.skipped(), 0u) << "its uses are tracked";
@@ -459,7 +459,7 @@ TEST_F(LaunchRecorderTest, ABoundRecorderTakesMemoryOfItsResourceOnly) {
   EXPECT_EQ(recorder.try_use(far, Access::discard).failure().code(), ErrorCode::invalid_argument);
   EXPECT_EQ(recorder.size(), 1u);
   // Also where it would only be skipped.
-  LaunchRecorder permissive(a, {.tracking = Tracking::permissive, .resource = pool});
+  LaunchRecorder permissive(a, {.permissive = true, .resource = pool});
   int external = 0;
   const Result<std::size_t> refused =
       permissive.try_use_external(&external, sizeof(external), Access::read);

@@ -18,7 +18,7 @@
 #include "litmus/sim_runs.hpp"
 #include "support/ladder.hpp"
 #include "support/thorough.hpp"
-#include "tern/core/config.hpp"
+#include "tern/detail/core/config.hpp"
 
 namespace tern::test::litmus {
 namespace {

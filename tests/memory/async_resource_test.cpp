@@ -51,7 +51,7 @@ TEST(AsyncResource, RejectsRequestsForReuseOnly) {
   const Stream stream(device);
   AsyncResource resource(device);
   const Result<Block> refused =
-      resource.try_allocate({.bytes = 64, .stream = stream, .source = Source::recycled});
+      resource.try_allocate({.bytes = 64, .stream = stream, .only_recycled = true});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().code(), ErrorCode::out_of_memory);
 }

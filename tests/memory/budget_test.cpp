@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "memory/budget_state.hpp"
 #include "support/allocation_counter.hpp"
 #include "support/budgets.hpp"
 #include "support/thread.hpp"
@@ -150,7 +151,7 @@ TEST(Budget, RefusesAtTheLevelWithoutRoomAndUndoesTheOthers) {
   EXPECT_EQ(refused(much).string("layer"), "root/parent");
   EXPECT_EQ(refused(much).number("limit"), 1024u);
   for (const BudgetHandle& level : {root, parent, child}) {
-    EXPECT_EQ(level->state(), (BudgetState{.limit_bytes = level->limit_bytes()}));
+    EXPECT_EQ(state_of(*level), (BudgetState{.limit_bytes = level->limit_bytes()}));
   }
   const Charge some = child->charge(1000);
   for (const BudgetHandle& level : {root, parent, child}) {
@@ -164,11 +165,11 @@ TEST(Budget, RefusesAtTheLevelWithoutRoomAndUndoesTheOthers) {
 
 TEST(Budget, WouldFitChangesNothing) {
   const BudgetHandle budget = limited(1024);
-  const BudgetState before = budget->state();
+  const BudgetState before = state_of(*budget);
   EXPECT_TRUE(budget->would_fit(0));
   EXPECT_TRUE(budget->would_fit(1024));
   EXPECT_FALSE(budget->would_fit(1025));
-  EXPECT_EQ(budget->state(), before);
+  EXPECT_EQ(state_of(*budget), before);
 }
 
 TEST(Budget, RevokesNothingWhenItsLimitIsLowered) {
@@ -362,7 +363,7 @@ TEST(Budget, IsUnchangedIfTheHostHasNoMemory) {
   std::vector<Tag> tags;  // so many that the next one has a page of its own
   for (int i = 0; i < 300; ++i) tags.emplace_back("budget_test." + std::to_string(i));
   const Tag tag = tags.back();
-  const BudgetState before = budget->state(), root_before = root->state();
+  const BudgetState before = state_of(*budget), root_before = state_of(*root);
   std::size_t failures = 0;
   for (std::size_t left = 0;; ++left) {
     Result<Charge> charge = [&] {
@@ -372,12 +373,12 @@ TEST(Budget, IsUnchangedIfTheHostHasNoMemory) {
     if (charge) break;
     ++failures;
     EXPECT_EQ(charge.failure().code(), ErrorCode::out_of_memory);
-    EXPECT_EQ(budget->state(), before);
-    EXPECT_EQ(root->state(), root_before);
+    EXPECT_EQ(state_of(*budget), before);
+    EXPECT_EQ(state_of(*root), root_before);
     expect_sound(*budget);
   }
   EXPECT_EQ(failures, 2u);
-  EXPECT_EQ(budget->state().admitted_bytes, 100u);
+  EXPECT_EQ(state_of(*budget).admitted_bytes, 100u);
   const test::AllocationCounter counter;
   const bool is_refused = !budget->try_charge(5000) && !budget->try_reserve(5000);
   const std::size_t used = counter.count();

@@ -47,7 +47,7 @@ TEST(DirectResource, HasNoMemoryToReuse) {
   const Stream stream(device);
   DirectResource resource(device);
   const Result<Block> refused =
-      resource.try_allocate({.bytes = 64, .stream = stream, .source = Source::recycled});
+      resource.try_allocate({.bytes = 64, .stream = stream, .only_recycled = true});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().code(), ErrorCode::out_of_memory);
 }

@@ -94,7 +94,7 @@ TEST(DriverResource, KeepsABlockLiveIfTheDriverFailsToFreeIt) {
 
 TEST(DriverResource, RejectsRequestsForReuseOnlyByName) {
   MadeUpResource resource(sim::open({}), MadeUpResource::Order::host);
-  const Result<Block> refused = resource.try_allocate({.bytes = 64, .source = Source::recycled});
+  const Result<Block> refused = resource.try_allocate({.bytes = 64, .only_recycled = true});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().text(), "no 64 B again.");
   EXPECT_EQ(resource.taken, 0u);

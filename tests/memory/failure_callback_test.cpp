@@ -31,7 +31,7 @@ class FailureCallbackTest : public testing::Test {
 
 TEST_F(FailureCallbackTest, HearsOfAFreeThatFailsInADestructor) {
   auto faulty = std::make_shared<FaultResource>(std::make_shared<DirectResource>(device));
-  faulty->set_rules({{.call = FaultCall::free, .nth = 1}});
+  faulty->set_rules({{.for_frees = true, .nth = 1}});
   { const OwnedBlock block(faulty, {.bytes = 4096}); }
   ASSERT_EQ(heard.size(), 1u);
   EXPECT_EQ(faulty->statistics().failed_frees, 1u);

@@ -80,7 +80,7 @@ TEST_F(FaultResourceTest, FailsTheSameWithTheSameSeed) {
 }
 
 TEST_F(FaultResourceTest, FailsAfterTheUpstreamHasAllocated) {
-  resource.set_rules({{.moment = FaultMoment::after, .nth = 2}});
+  resource.set_rules({{.after_upstream = true, .nth = 2}});
   EXPECT_EQ(run(3), ".x.");
   EXPECT_EQ(upstream->statistics().requests, 3u);
   EXPECT_EQ(upstream->statistics().frees, 3u);
@@ -88,7 +88,7 @@ TEST_F(FaultResourceTest, FailsAfterTheUpstreamHasAllocated) {
   EXPECT_EQ(resource.statistics().refusals, 1u);
   EXPECT_TRUE(sim::leaks(device).empty());
   // A failure of the upstream's own is told as such.
-  resource.set_rules({{.moment = FaultMoment::after, .code = ErrorCode::driver}});
+  resource.set_rules({{.after_upstream = true, .code = ErrorCode::driver}});
   sim::set_faults(device, "allocate#1=oom");
   EXPECT_EQ(resource.try_allocate({.bytes = 64}).failure().code(), ErrorCode::out_of_memory);
   EXPECT_EQ(resource.failed_requests(), 1u);
@@ -128,7 +128,7 @@ TEST_F(FaultResourceTest, FailsTheNextCalls) {
 }
 
 TEST_F(FaultResourceTest, FailsFreesAndKeepsTheBlock) {
-  resource.set_rules({{.call = FaultCall::free, .nth = 1}});
+  resource.set_rules({{.for_frees = true, .nth = 1}});
   const Block block = resource.allocate({.bytes = 4096, .tag = "weights"});
   resource.deallocate(block, {});
   EXPECT_EQ(resource.refused_frees(), 1u);
@@ -142,7 +142,7 @@ TEST_F(FaultResourceTest, FailsFreesAndKeepsTheBlock) {
 }
 
 TEST_F(FaultResourceTest, FailsFreesByTagAndNeverCountsMistakes) {
-  resource.set_rules({{.call = FaultCall::free, .tag = Tag("weights"), .nth = 1}});
+  resource.set_rules({{.for_frees = true, .tag = Tag("weights"), .nth = 1}});
   const Block other = resource.allocate({.bytes = 64});
   EXPECT_TRUE(resource.try_deallocate(other, {}));
   const Block block = resource.allocate({.bytes = 64, .tag = "weights"});
@@ -159,8 +159,7 @@ TEST_F(FaultResourceTest, RejectsInvalidRules) {
   EXPECT_THROW(resource.set_rules({{.rate = 1.5}}), InvalidArgument);
   EXPECT_THROW(resource.set_rules({{.rate = -0.5}}), InvalidArgument);
   EXPECT_THROW(resource.set_rules({{.min_bytes = 2, .max_bytes = 1}}), InvalidArgument);
-  EXPECT_THROW(resource.set_rules({{.call = FaultCall::free, .moment = FaultMoment::after}}),
-               InvalidArgument);
+  EXPECT_THROW(resource.set_rules({{.for_frees = true, .after_upstream = true}}), InvalidArgument);
   EXPECT_EQ(run(2), ".x");  // the old ones stay
 }
 

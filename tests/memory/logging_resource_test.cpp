@@ -71,7 +71,7 @@ TEST_F(LoggingResourceTest, RecordsFailuresWithWhatWasAskedFor) {
   EXPECT_EQ(last().message(), refused.failure().text());
 
   const Block block = resource.allocate({.bytes = 64});
-  upstream->set_rules({{.call = FaultCall::free, .nth = 1}});
+  upstream->set_rules({{.for_frees = true, .nth = 1}});
   EXPECT_FALSE(resource.try_deallocate(block, {}));
   EXPECT_EQ(last().action, LogAction::free);
   EXPECT_EQ(last().failure, ErrorCode::driver);
@@ -121,7 +121,7 @@ TEST_F(LoggingResourceTest, CutsMessagesBetweenTwoCharacters) {
 }
 
 TEST_F(LoggingResourceTest, SurvivesASinkThatThrows) {
-  auto throwing = std::make_shared<CallbackSink>([](const LogRecord&) { throw 1; });
+  auto throwing = make_callback_sink([](const LogRecord&) { throw 1; });
   LoggingResource logged(upstream, throwing);
   const Result<Block> block = logged.try_allocate({.bytes = 64});
   ASSERT_TRUE(block);
@@ -135,7 +135,7 @@ TEST_F(LoggingResourceTest, SurvivesASinkThatThrows) {
 }
 
 TEST_F(LoggingResourceTest, SurvivesASinkThatFails) {
-  LoggingResource logged(upstream, std::make_shared<FileSink>("/dev/full"));
+  LoggingResource logged(upstream, make_file_sink("/dev/full"));
   const Result<Block> block = logged.try_allocate({.bytes = 64});
   ASSERT_TRUE(block);
   EXPECT_TRUE(logged.try_deallocate(*block, {}));
@@ -145,7 +145,7 @@ TEST_F(LoggingResourceTest, SurvivesASinkThatFails) {
 TEST_F(LoggingResourceTest, SurvivesASinkThatAllocates) {
   LoggingResource* self = nullptr;
   int records = 0;
-  auto greedy = std::make_shared<CallbackSink>([&](const LogRecord&) {
+  auto greedy = make_callback_sink([&](const LogRecord&) {
     ++records;
     self->deallocate(self->allocate({.bytes = 64}), {});
   });

@@ -18,7 +18,7 @@ namespace {
 
 std::size_t sum_of(const MemoryReport& report) {
   return std::accumulate(report.tags.begin(), report.tags.end(), std::size_t{0},
-                         [](std::size_t sum, const auto& one) { return sum + one.bytes; });
+                         [](std::size_t sum, const auto& one) { return sum + one.live_bytes; });
 }
 
 TEST(MemoryReport, ListsUsageByTag) {
@@ -35,8 +35,8 @@ TEST(MemoryReport, ListsUsageByTag) {
   EXPECT_EQ(report.statistics.peak_live_bytes, 5120u);
   ASSERT_EQ(report.tags.size(), 2u);
   EXPECT_EQ(report.tags[0].tag, Tag("large"));
-  EXPECT_EQ(report.tags[1].bytes, 512u);
-  EXPECT_EQ(report.tags[1].blocks, 2u);
+  EXPECT_EQ(report.tags[1].live_bytes, 512u);
+  EXPECT_EQ(report.tags[1].live_blocks, 2u);
   EXPECT_EQ(report.tagged_bytes, 4608u);
   EXPECT_EQ(sum_of(report), report.tagged_bytes);
   for (const Block& block : {large, one, other}) outer.deallocate(block, {});

@@ -185,7 +185,7 @@ class Program {
     Request request{.bytes = some_size(), .alignment = some_alignment()};
     if (!is_one_in(8)) request.stream = some_stream();
     if (is_one_in(3)) request.wait = Wait::never;
-    if (is_one_in(16)) request.source = Source::recycled;
+    if (is_one_in(16)) request.only_recycled = true;
     request.tag = is_one_in(2) ? "one" : "other";
     return request;
   }
@@ -242,7 +242,7 @@ class Program {
       return;
     }
     ASSERT_EQ(failure.code(), ErrorCode::out_of_memory) << failure.text();
-    if (request.source == Source::recycled || request.wait == Wait::never) return;
+    if (request.only_recycled || request.wait == Wait::never) return;
     // Above the limit with what is live alone.
     if (limit_ != 0 && (live_bytes_ > limit_ || granted > limit_ - live_bytes_)) return;
     // Everything that waiting gives was there, and it was not enough.

@@ -102,9 +102,11 @@ TEST_F(PressureResourceTest, ListsTheFirstAndTheLastError) {
   const Result<Block> refused = take();
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.failure().code(), ErrorCode::out_of_budget);
-  EXPECT_NE(refused.failure().string("first_error")->find("fault rule 1 rejected"), std::string::npos)
+  EXPECT_NE(refused.failure().string("first_error")->find("fault rule 1 rejected"),
+            std::string::npos)
       << refused.failure().text();
-  EXPECT_NE(refused.failure().string("last_error")->find("fault rule 2 rejected"), std::string::npos)
+  EXPECT_NE(refused.failure().string("last_error")->find("fault rule 2 rejected"),
+            std::string::npos)
       << refused.failure().text();
 }
 
@@ -136,7 +138,7 @@ TEST_F(PressureResourceTest, PassesOtherFailuresThrough) {
 TEST_F(PressureResourceTest, TriesFailedFreesAgainFirst) {
   resource.add_handler(handler('a', 100));
   const Block block = *take();
-  upstream->set_rules({{.call = FaultCall::free, .nth = 1}});
+  upstream->set_rules({{.for_frees = true, .nth = 1}});
   resource.deallocate(block, {});
   EXPECT_EQ(resource.statistics().live_bytes, 64u);
   upstream->fail_next();

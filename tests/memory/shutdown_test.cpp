@@ -100,7 +100,7 @@ TEST(ShutdownDeathTest, TriesFailedFreesAgain) {
     const Device device = sim::open({});
     auto faulty = std::make_shared<FaultResource>(std::make_shared<DirectResource>(device));
     set_default_resource(device, faulty);
-    faulty->set_rules({{.call = FaultCall::free, .nth = 1}});
+    faulty->set_rules({{.for_frees = true, .nth = 1}});
     faulty->deallocate(faulty->allocate({.bytes = 4096}), {});
     const bool was_live = faulty->statistics().live_bytes == 4096;
     const ShutdownReport report = shutdown();

@@ -160,7 +160,7 @@ TEST_F(TrackingResourceTest, ShowsThatNothingWasRequested) {
 TEST_F(TrackingResourceTest, RejectsBadFreesBeforeTheUpstreamCall) {
   const Block block = take(1000);
   const std::uint64_t frees_below = upstream->statistics().frees;
-  upstream->set_rules({{.call = FaultCall::free, .code = ErrorCode::device_lost}});
+  upstream->set_rules({{.for_frees = true, .code = ErrorCode::device_lost}});
   Block wrong = block;
   wrong.address = static_cast<std::byte*>(block.address) + 10;
   EXPECT_EQ(resource.try_deallocate(wrong, {}).failure().code(), ErrorCode::out_of_bounds);
@@ -183,7 +183,7 @@ TEST_F(TrackingResourceTest, RejectsBadFreesBeforeTheUpstreamCall) {
 
 TEST_F(TrackingResourceTest, KeepsABlockWhoseFreeFailed) {
   const Block block = take(4096, "weights");
-  upstream->set_rules({{.call = FaultCall::free, .nth = 1}});
+  upstream->set_rules({{.for_frees = true, .nth = 1}});
   EXPECT_FALSE(resource.try_deallocate(block, {}));
   EXPECT_EQ(resource.live_blocks().size(), 1u);
   EXPECT_EQ(total_of("weights").live_bytes, 4096u);
@@ -231,12 +231,12 @@ TEST_F(TrackingResourceTest, FreesWithoutHostMemory) {
 }
 
 TEST_F(TrackingResourceTest, LeaksNothingWhicheverUpstreamCallFails) {
-  for (const FaultMoment moment : {FaultMoment::before, FaultMoment::after}) {
+  for (const bool after_upstream : {false, true}) {
     for (std::uint64_t n = 1; n <= 8; ++n) {
       for (const FaultRule& rule :
-           {FaultRule{.moment = moment, .nth = n}, FaultRule{.moment = moment, .every = n},
-            FaultRule{.call = FaultCall::free, .nth = n},
-            FaultRule{.call = FaultCall::free, .every = n + 1}}) {
+           {FaultRule{.after_upstream = after_upstream, .nth = n},
+            FaultRule{.after_upstream = after_upstream, .every = n},
+            FaultRule{.for_frees = true, .nth = n}, FaultRule{.for_frees = true, .every = n + 1}}) {
         upstream->set_rules({rule});
         std::vector<Block> held;
         for (int i = 0; i < 8; ++i) {

@@ -59,7 +59,7 @@ TERN_PEER std::uint64_t tern_peer_tensor_address(const StridedBuffer* tensor);
 TERN_PEER void tern_peer_drop_tensor(StridedBuffer* tensor);
 
 const char* tern_peer_error() { return last_error().c_str(); }
-std::uint64_t tern_peer_exports() { return tern::exported_memory().exports; }
+std::uint64_t tern_peer_exports() { return tern::exported_memory().count; }
 
 Table* tern_peer_import_array(ArrowArray* array, ArrowSchema* schema) {
   return keep(tern::try_import_arrow(host(), array, schema, {.checks_text = true}));

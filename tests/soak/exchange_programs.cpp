@@ -67,8 +67,8 @@ class ExchangeProgram {
     while (!away_.empty()) release_one();
     device_.synchronize();
     static_cast<void>(reclaim_deferred());
-    require(exported_memory().exports == 0, "{} exports are left after every deleter was called",
-            exported_memory().exports);
+    require(exported_memory().count == 0, "{} exports are left after every deleter was called",
+            exported_memory().count);
     if (device_.info().backend == "sim") {
       for (const Finding& found : sim::findings(device_)) {
         throw Mismatch("the checker reports a correct program: " + found.text());
@@ -121,7 +121,7 @@ class ExchangeProgram {
                  strides[1], first);
     const bool is_read_only = random_.one_in(3);
     Result<Tensor*> sent =
-        try_export_dlpack(*tensor, {.consumer = random_.one_in(2) ? StreamRef(other_) : StreamRef(),
+        try_export_dlpack(*tensor, {.stream = random_.one_in(2) ? StreamRef(other_) : StreamRef(),
                                     .is_read_only = is_read_only});
     if (!sent) {
       require(sent.failure().code() == ErrorCode::dlpack_rejected, "an export fails: {}",
@@ -133,7 +133,7 @@ class ExchangeProgram {
       if (away_.size() > 3) release_one();
       return;
     }
-    Result<StridedBuffer> back = try_import_dlpack(device_, *sent, {.producer = other_});
+    Result<StridedBuffer> back = try_import_dlpack(device_, *sent, {.stream = other_});
     require(bool(back), "an own tensor is refused: {}", back ? "" : back.failure().text());
     require(back->shape() == tensor->shape() && back->dtype() == DType::i32,
             "a tensor comes back as {}", back->shape().text());

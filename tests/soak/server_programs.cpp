@@ -170,7 +170,7 @@ class Server {
   }
 
   void export_to_consumer(const Buffer& buffer, StreamRef stream) {
-    Result<abi::DLManagedTensorVersioned*> made = try_export_dlpack(buffer, {.consumer = stream});
+    Result<abi::DLManagedTensorVersioned*> made = try_export_dlpack(buffer, {.stream = stream});
     if (!made) {
       require(made.failure().code() == ErrorCode::dlpack_rejected, "an export fails: {}",
               made.failure().text());

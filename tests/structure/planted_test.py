@@ -89,6 +89,13 @@ PLANTS = [
     ("vocabulary", "public headers without end", "include/tern:1",
      lambda root: [write(f"include/tern/core/planted{i}.hpp", "#pragma once\n")(root)
                    for i in range(100)]),
+    ("vocabulary", "a public type too many", "include/tern:1",
+     append("include/tern/core/version.hpp",
+            "namespace tern {\n" + "".join(f"struct Planted{i} {{}};\n" for i in range(20)) + "}\n")),
+    ("vocabulary", "public nested types too many", "include/tern:1",
+     append("include/tern/core/version.hpp",
+            "class Planted {\n public:\n"
+            + "".join(f"  enum class A{i} {{ a }};\n" for i in range(20)) + "};\n")),
     ("vocabulary", "detail headers without end", "include/tern/detail:1",
      lambda root: [write(f"include/tern/detail/core/planted{i}.hpp", "#pragma once\n")(root)
                    for i in range(100)]),
@@ -100,6 +107,11 @@ PLANTS = [
 HARMLESS = [
     ("layers", "an include in a comment",
      write("src/core/planted.cpp", '/*\n#include "tern/device/device.hpp"\n*/\n')),
+    ("vocabulary", "types that are not public",
+     append("include/tern/core/version.hpp",
+            "namespace tern {\nclass Forward;\nnamespace detail {\nstruct A {};\n}\n"
+            "template <class T>\nvoid f(struct B& b) { struct C { int c; }; }\n"
+            "template <>\nstruct std::hash<int> {};\n}\n" + "enum class Forward;\n" * 300)),
     ("quiet", "others with the same names",
      write("src/core/planted.cpp",
            "long time() const;\nClock& clock();\nResult<int> rand();\n"

@@ -296,7 +296,7 @@ struct FuzzedStream {
 };
 
 inline void fuzz_arrow_stream(const Device& host, FuzzBytes& from, FuzzedTable& made,
-                              const ArrowImport& options) {
+                              const ArrowOptions& options) {
   FuzzedStream stream(from, made);
   made.remember();
   {
@@ -317,7 +317,7 @@ inline void fuzz_arrow_stream(const Device& host, FuzzBytes& from, FuzzedTable& 
 inline void fuzz_arrow(std::span<const std::byte> bytes) {
   static const Device host = open_device("host");
   FuzzBytes from(bytes);
-  const ArrowImport options = {.checks_text = from.chance(2)};
+  const ArrowOptions options = {.checks_text = from.chance(2)};
   const bool is_streamed = from.take<std::uint8_t>() % 3 == 1;
   const auto made = std::make_unique<FuzzedTable>(from);
   if (is_streamed) return fuzz_arrow_stream(host, from, *made, options);

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "memory/budget_state.hpp"
 #include "tern/memory/budget.hpp"
 
 namespace tern::test {
@@ -19,12 +20,12 @@ inline BudgetHandle limited(std::size_t bytes, const char* name = "test", Budget
 
 /// Call while no other thread charges or frees.
 inline void expect_sound(const Budget& budget) {
-  const BudgetState now = budget.state();
+  const BudgetState now = state_of(budget);
   EXPECT_EQ(now.charged_bytes, now.admitted_bytes + now.provisional_bytes + now.reserved_bytes);
   EXPECT_LE(now.pending_bytes, now.admitted_bytes);
   EXPECT_LE(now.admitted_bytes, now.peak_bytes);
   std::size_t sum = 0;
-  for (const Budget::TagUse& use : budget.used_by_tag()) sum += use.used_bytes;
+  for (const auto& [tag, bytes] : budget.used_by_tag()) sum += bytes;
   EXPECT_EQ(sum, now.admitted_bytes);
 }
 

@@ -76,25 +76,25 @@ class MappedMemory final : public StorageOrigin {
 struct CopyPlace {
   std::string name;  // "D0": the kind and the number of the device
   Device device;
-  StorageKind kind = StorageKind::device;
+  MemoryKind kind = MemoryKind::device;
 
   [[nodiscard]] Buffer make(std::size_t bytes) const {
     std::unique_ptr<StorageOrigin> origin;
-    if (kind == StorageKind::registered) origin = std::make_unique<RegisteredMemory>(device, bytes);
-    if (kind == StorageKind::mapped) origin = std::make_unique<MappedMemory>(device, bytes);
+    if (kind == MemoryKind::registered) origin = std::make_unique<RegisteredMemory>(device, bytes);
+    if (kind == MemoryKind::mapped) origin = std::make_unique<MappedMemory>(device, bytes);
     if (origin) {
       return Buffer::try_over(Storage::try_make(device, bytes, kind, std::move(origin), {}).value(),
                               0, Shape{bytes}, DType::byte)
           .value();
     }
     StorageOptions options;
-    if (kind == StorageKind::pinned) options.kind = MemoryKind::pinned;
-    if (kind == StorageKind::managed) options.kind = MemoryKind::managed;
+    if (kind == MemoryKind::pinned) options.kind = MemoryKind::pinned;
+    if (kind == MemoryKind::managed) options.kind = MemoryKind::managed;
     return Buffer(device, {bytes}, DType::byte, options);
   }
   /// Makes a buffer with these bytes, or a file with them.
   [[nodiscard]] Buffer holding(const Bytes& bytes) const {
-    if (kind == StorageKind::file) {
+    if (kind == MemoryKind::file) {
       auto file = std::make_shared<ServedFile>();
       file->bytes = bytes;
       return open_served(device, file);
@@ -114,18 +114,18 @@ inline Bytes bytes_of(const Buffer& buffer) {
 /// Returns all kinds of memory of the device. The names end with `number`.
 inline std::vector<CopyPlace> places_of(const Device& device, const std::string& number) {
   if (device.info().is_host) {
-    return {{"H" + number, device, StorageKind::host},
-            {"P" + number, device, StorageKind::pinned},
-            {"M" + number, device, StorageKind::managed}};
+    return {{"H" + number, device, MemoryKind::host},
+            {"P" + number, device, MemoryKind::pinned},
+            {"M" + number, device, MemoryKind::managed}};
   }
-  std::vector<CopyPlace> places = {{"D" + number, device, StorageKind::device}};
-  const auto add = [&](const char* letter, StorageKind kind, Capability needed) {
+  std::vector<CopyPlace> places = {{"D" + number, device, MemoryKind::device}};
+  const auto add = [&](const char* letter, MemoryKind kind, Capability needed) {
     if (device.can(needed)) places.push_back({letter + number, device, kind});
   };
-  add("P", StorageKind::pinned, Capability::pinned_memory);
-  add("M", StorageKind::managed, Capability::managed_memory);
-  add("R", StorageKind::registered, Capability::registered_memory);
-  add("V", StorageKind::mapped, Capability::virtual_memory);
+  add("P", MemoryKind::pinned, Capability::pinned_memory);
+  add("M", MemoryKind::managed, Capability::managed_memory);
+  add("R", MemoryKind::registered, Capability::registered_memory);
+  add("V", MemoryKind::mapped, Capability::virtual_memory);
   return places;
 }
 

@@ -74,7 +74,7 @@ inline void fuzz_returned_dlpack(const Device& host, FuzzBytes& from) {
     }
   }
   static_cast<void>(reclaim_deferred());
-  require_in_fuzz(exported_memory().exports == 0);
+  require_in_fuzz(exported_memory().count == 0);
 }
 
 inline void fuzz_dlpack(std::span<const std::byte> bytes) {

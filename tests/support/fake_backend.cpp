@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "backends/host/host_backend.hpp"
-#include "memory/pool/closed_blocks.hpp"
+#include "memory/pool/block_poisoning.hpp"
 
 namespace tern::test {
 namespace {
@@ -273,9 +273,9 @@ class FakeBackend final : public Backend {
     return host_->synchronize(stream);
   }
 
-  Result<NativeEvent> create_event(const EventOptions& options) noexcept override {
+  Result<NativeEvent> create_event(bool has_timing) noexcept override {
     if (const auto failure = ledger_->enter(Call::create_event)) return *failure;
-    const Result<NativeEvent> event = host_->create_event(options);
+    const Result<NativeEvent> event = host_->create_event(has_timing);
     const std::lock_guard lock(ledger_->mutex_);
     if (event) ledger_->events_.insert(event->value);
     return event;

@@ -17,7 +17,7 @@
 #include <set>
 #include <string>
 
-#include "tern/device/backend.hpp"
+#include "tern/detail/device/backend.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/device_info.hpp"
 

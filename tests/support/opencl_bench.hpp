@@ -19,7 +19,7 @@
 #include "backends/opencl/opencl_context.hpp"
 #include "backends/opencl/opencl_opener.hpp"
 #include "backends/opencl/opencl_table.hpp"
-#include "tern/core/config.hpp"
+#include "tern/detail/core/config.hpp"
 
 namespace tern::test {
 

@@ -53,7 +53,7 @@ class ServedBytes final : public StorageOrigin {
 /// Makes a buffer of all bytes. `host` is the host device.
 inline Buffer open_served(const Device& host, std::shared_ptr<ServedFile> file) {
   const std::size_t bytes = file->bytes.size();
-  StorageHandle storage = Storage::try_make(host, bytes, StorageKind::file,
+  StorageHandle storage = Storage::try_make(host, bytes, MemoryKind::file,
                                             std::make_unique<ServedBytes>(std::move(file)), {})
                               .value();
   return Buffer::try_over(std::move(storage), 0, Shape{bytes}, DType::byte).value();

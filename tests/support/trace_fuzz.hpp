@@ -58,7 +58,7 @@ inline CheckSummary check_bytes(std::span<const std::byte> bytes) {
   if (summary.failure) require(summary.failure->text().size() > 20);
 
   Result<TraceReader> again = TraceReader::try_read_bytes(bytes);
-  TraceWriter writer = TraceWriter::to_memory({again->about().context, again->about().replay});
+  TraceWriter writer = TraceWriter::to_memory({again->context(), again->replay()});
   std::uint64_t copied = 0;
   TraceRecord record;
   for (;; ++copied) {

@@ -76,9 +76,9 @@ TEST(TraceReader, GivesBackEveryFieldOfEveryRecord) {
   const TraceBytes bytes = trace_of(records, {"the context", "the replay"});
   Result<TraceReader> reader = TraceReader::try_read_bytes(bytes);
   ASSERT_TRUE(reader);
-  EXPECT_EQ(reader->about().writer, "tern 0.1.0");
-  EXPECT_EQ(reader->about().context, "the context");
-  EXPECT_EQ(reader->about().replay, "the replay");
+  EXPECT_EQ(reader->writer(), "tern 0.1.0");
+  EXPECT_EQ(reader->context(), "the context");
+  EXPECT_EQ(reader->replay(), "the replay");
   TraceRecord record;
   for (const TraceRecord& written : records) {
     ASSERT_TRUE(*reader->try_next(record));

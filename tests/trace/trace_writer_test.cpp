@@ -202,7 +202,7 @@ TEST(TraceWriter, CutsLongStringsAtACharacterAndKeepsZerosOut) {
   TraceRecord record;
   ASSERT_TRUE(*reader->try_next(record));
   EXPECT_EQ(record.name, name.substr(0, trace_format::max_string_bytes - 1));
-  EXPECT_EQ(reader->about().context, record.name);
+  EXPECT_EQ(reader->context(), record.name);
   ASSERT_TRUE(*reader->try_next(record));
   ASSERT_TRUE(*reader->try_next(record));
   EXPECT_EQ(record.name, "a?b");

@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "tern/backends/sim.hpp"
-#include "tern/core/config.hpp"
+#include "tern/detail/core/config.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern::sim {
@@ -69,7 +69,7 @@ class Test : public testing::Test {
   static void for_each_schedule(int runs, const Body& body) {
     Options options = options_from_config();
     // A failing run reports its findings through GoogleTest, and expected findings are not printed.
-    options.report = Report::quiet;
+    options.print_findings = false;
     // The trace is kept in memory and written to a file only if the run fails.
     if (options.trace.empty() && options.check) options.trace_memory_bytes = std::size_t{16} << 20;
     const bool is_replay = !config().sim_seed.empty();

@@ -78,7 +78,7 @@ class TERN_EXPORT Buffer {
   [[nodiscard]] StorageId id() const noexcept { return storage_ ? storage_->id() : StorageId{}; }
   [[nodiscard]] const StorageHandle& storage() const noexcept { return storage_; }
   [[nodiscard]] const Device& device() const noexcept;
-  [[nodiscard]] StorageKind kind() const noexcept;
+  [[nodiscard]] MemoryKind kind() const noexcept;
   /// Returns whether the host and kernels may read and write the memory in place.
   [[nodiscard]] Reach reach() const noexcept;
   /// Returns true for pinned and registered host memory.

@@ -34,24 +34,6 @@
 
 namespace tern {
 
-/// The route that the bytes of a copy take.
-enum class CopyRoute : std::uint8_t {
-  direct,       // submitted to the stream
-  handed_over,  // submitted to a stream of the other side's device, with waits on both ends
-  peer,         // between two devices of one backend, on a stream of the destination's device
-  staged,       // through host memory, piece by piece
-  from_file     // the host reads the file, into host memory or through a staging buffer
-};
-/// Returns the name of the enumerator, such as "direct".
-[[nodiscard]] TERN_EXPORT std::string_view name(CopyRoute route) noexcept;
-
-/// Returns the route of a copy on a stream of `device`. Copies nothing. Fails with not_allocated
-/// for an empty handle, read_only if the destination is a file, and device_mismatch if neither side
-/// belongs to the device, unless the device reaches both sides.
-[[nodiscard]] TERN_EXPORT Result<CopyRoute> try_copy_route(const Buffer& destination,
-                                                           const Buffer& source,
-                                                           const Device& device) noexcept;
-
 /// Copies in stream order and returns the mark of the copy, a mark of `stream`. The stream belongs
 /// to the device of the destination or of the source; if both are host memory, it may belong to any
 /// device. Fails with size_mismatch, never_written, not_allocated, read_only, device_mismatch.

@@ -25,6 +25,7 @@
 #include <utility>
 
 #include "tern/buffer/buffer.hpp"
+#include "tern/core/bytes.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
 #include "tern/core/result.hpp"
@@ -41,16 +42,12 @@
 
 namespace tern {
 
-/// The storages whose last handle is gone but whose memory could not be freed yet.
-struct DeferredFreeCount {
-  std::size_t storages = 0;
-  std::size_t bytes = 0;
-};
-/// Returns how many storages are kept, and their bytes.
-[[nodiscard]] TERN_EXPORT DeferredFreeCount deferred_frees() noexcept;
+/// Returns the number of storages whose last handle is gone but whose memory could not be freed
+/// yet, and their bytes.
+[[nodiscard]] TERN_EXPORT MemoryCount deferred_frees() noexcept;
 /// Frees all kept storages whose uses are done, and returns what is still kept. Never blocks.
 /// Making a storage also does this for a few of them.
-TERN_EXPORT DeferredFreeCount reclaim_deferred() noexcept;
+TERN_EXPORT MemoryCount reclaim_deferred() noexcept;
 
 // An Export keeps memory alive that was exported to code that Tern cannot observe, such as a tensor
 // or a table of another library.
@@ -102,19 +99,15 @@ class TERN_EXPORT Export {
   StorageHandle storage_;
 };
 
-/// The memory that is exported at the moment.
-struct ExportCount {
-  std::size_t exports = 0;
-  std::size_t bytes = 0;  // each storage counts once, with its size at its first export
-};
-/// Returns the number of open exports and the bytes of their storages.
-[[nodiscard]] TERN_EXPORT ExportCount exported_memory() noexcept;
+/// Returns the number of open exports and the bytes of their storages. Each storage counts its
+/// bytes once, with its size at its first export.
+[[nodiscard]] TERN_EXPORT MemoryCount exported_memory() noexcept;
 
 /// Waits for every device with kept memory whose exports have ended, and frees that memory. Returns
 /// what is still kept. Fails with the error of the wait. Kept memory keeps its device open until it
 /// is freed.
-TERN_EXPORT Result<DeferredFreeCount> try_reclaim_exported() noexcept;
-inline DeferredFreeCount reclaim_exported(CallSite site = CallSite::here()) {
+TERN_EXPORT Result<MemoryCount> try_reclaim_exported() noexcept;
+inline MemoryCount reclaim_exported(CallSite site = CallSite::here()) {
   return try_reclaim_exported().value(site);
 }
 
@@ -175,7 +168,7 @@ class TERN_EXPORT Released {
   /// The address and size of the buffer. Null and 0 after give_back().
   [[nodiscard]] void* address() const noexcept { return block_ ? address_ : nullptr; }
   [[nodiscard]] std::size_t bytes() const noexcept { return block_ ? bytes_ : 0; }
-  [[nodiscard]] StorageKind kind() const noexcept { return kind_; }
+  [[nodiscard]] MemoryKind kind() const noexcept { return kind_; }
   [[nodiscard]] const Device& device() const noexcept { return device_; }
 
   /// Returns the memory to its resource, in the order of the stream. Without a stream the memory
@@ -195,7 +188,7 @@ class TERN_EXPORT Released {
   void* address_ = nullptr;
   std::size_t bytes_ = 0;
   Device device_;
-  StorageKind kind_ = StorageKind::host;
+  MemoryKind kind_ = MemoryKind::host;
   Mark mark_ = {};  // after all uses of the buffer
 };
 

@@ -2,8 +2,7 @@
 //
 //   Buffer buffer(device, Shape{count}, DType::f32, {.contents = Contents::zero, .tag = "rho"});
 //
-// StorageKind is the kind of memory behind a buffer, and Reach says who may use it in place. All
-// types here are plain values.
+// All types here are plain values.
 
 #pragma once
 
@@ -21,90 +20,6 @@
 
 namespace tern {
 
-/// The kind of a storage's memory.
-enum class StorageKind : std::uint8_t {
-  host,        // ordinary pageable memory
-  pinned,      // page-locked when it was allocated
-  registered,  // existing memory, page-locked later
-  file,        // the bytes of a file, read-only
-  device,      // memory of a device
-  managed,     // one address for host and device; the driver moves pages
-  mapped,      // pages mapped to an address range of the device
-};
-
-/// Returns the name of the enumerator.
-[[nodiscard]] constexpr std::string_view name(StorageKind kind) noexcept {
-  switch (kind) {
-    case StorageKind::host:
-      return "host";
-    case StorageKind::pinned:
-      return "pinned";
-    case StorageKind::registered:
-      return "registered";
-    case StorageKind::file:
-      return "file";
-    case StorageKind::device:
-      return "device";
-    case StorageKind::managed:
-      return "managed";
-    case StorageKind::mapped:
-      return "mapped";
-  }
-  return "unknown";
-}
-
-/// Who may read and write memory in place, without a copy.
-struct Reach {
-  bool host_reads = false;
-  bool host_writes = false;
-  bool kernels_read = false;
-  bool kernels_write = false;
-
-  friend constexpr bool operator==(const Reach&, const Reach&) noexcept = default;
-};
-
-/// Returns who may use memory of this kind, on a device with these capabilities.
-[[nodiscard]] constexpr Reach reach_of(StorageKind kind, Capabilities device) noexcept {
-  switch (kind) {
-    case StorageKind::host: {
-      // Kernels can use pageable host memory only if they run on the host device.
-      const bool kernels = device.has(Capability::host_access);
-      return {true, true, kernels, kernels};
-    }
-    case StorageKind::pinned:
-    case StorageKind::registered:
-    case StorageKind::managed:
-      return {true, true, true, true};
-    case StorageKind::file:
-      return {true, false, false, false};
-    case StorageKind::device:
-    case StorageKind::mapped: {
-      const bool host = device.has(Capability::host_access);
-      return {host, host, true, true};
-    }
-  }
-  return {};
-}
-
-/// Returns the storage kind for a device's memory kind. `is_host` is DeviceInfo::is_host.
-[[nodiscard]] constexpr StorageKind storage_kind_of(MemoryKind kind, bool is_host) noexcept {
-  switch (kind) {
-    case MemoryKind::host:
-      return StorageKind::host;
-    case MemoryKind::pinned:
-      return StorageKind::pinned;
-    case MemoryKind::registered:
-      return StorageKind::registered;
-    case MemoryKind::device:
-      return is_host ? StorageKind::host : StorageKind::device;
-    case MemoryKind::managed:
-      return StorageKind::managed;
-    case MemoryKind::mapped:
-      return is_host ? StorageKind::host : StorageKind::mapped;
-  }
-  return StorageKind::device;
-}
-
 /// Identifies a storage for the life of the process. Ids start at 1, are never reused, and increase
 /// in the order in which one thread makes storages.
 struct StorageId {
@@ -113,13 +28,6 @@ struct StorageId {
   [[nodiscard]] explicit constexpr operator bool() const noexcept { return value != 0; }
   friend constexpr bool operator==(const StorageId&, const StorageId&) noexcept = default;
   friend constexpr auto operator<=>(const StorageId&, const StorageId&) noexcept = default;
-};
-
-/// Bytes [begin, end) of a storage.
-struct ByteRange {
-  std::size_t begin = 0, end = 0;
-
-  friend constexpr bool operator==(const ByteRange&, const ByteRange&) noexcept = default;
 };
 
 /// The initial contents of memory.

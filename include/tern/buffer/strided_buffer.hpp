@@ -59,16 +59,6 @@ class TERN_EXPORT StridedBuffer {
     return try_over(buffer, offset_bytes, dtype, std::move(shape), strides, site).value();
   }
 
-  /// The bytes that elements of a shape need in front of the element with all indices 0, and from
-  /// that element on. Both are 0 if there are no elements.
-  struct Reach {
-    std::size_t before = 0, behind = 0;
-  };
-  /// Returns the bytes that a shape needs. Fails with size_overflow, shape_mismatch.
-  [[nodiscard]] static Result<Reach> try_reach(const Shape& shape,
-                                               std::span<const std::int64_t> strides, DType dtype,
-                                               CallSite site = CallSite::here()) noexcept;
-
   [[nodiscard]] explicit operator bool() const noexcept { return bool(hull_); }
   [[nodiscard]] DType dtype() const noexcept { return dtype_; }
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }

@@ -25,10 +25,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "tern/core/bytes.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/detail/buffer/transfer_rule.hpp"
 #include "tern/detail/core/visibility.hpp"
 
 namespace tern {
@@ -55,52 +58,34 @@ inline constexpr std::size_t transfer_purposes = 4;
 inline constexpr std::size_t max_scalar_bytes = 16;
 inline constexpr std::size_t max_metadata_bytes = 4096;
 
-/// Number of copies and their bytes.
-struct TransferCount {
-  std::uint64_t calls = 0;
-  std::uint64_t bytes = 0;
-
-  constexpr TransferCount& operator+=(const TransferCount& other) noexcept {
-    calls += other.calls;
-    bytes += other.bytes;
-    return *this;
-  }
-  /// Returns the difference between two readings.
-  friend constexpr TransferCount operator-(const TransferCount& now,
-                                           const TransferCount& then) noexcept {
-    return {now.calls - then.calls, now.bytes - then.bytes};
-  }
-  friend constexpr bool operator==(const TransferCount&, const TransferCount&) noexcept = default;
-};
-
 /// The counters of all directions and purposes.
 class TransferCounts {
  public:
   /// The counter of one direction and purpose.
-  [[nodiscard]] constexpr TransferCount& at(TransferDirection direction,
-                                            TransferPurpose purpose) noexcept {
+  [[nodiscard]] constexpr CopyCount& at(TransferDirection direction,
+                                        TransferPurpose purpose) noexcept {
     return counts_[static_cast<std::size_t>(direction)][static_cast<std::size_t>(purpose)];
   }
-  [[nodiscard]] constexpr const TransferCount& at(TransferDirection direction,
-                                                  TransferPurpose purpose) const noexcept {
+  [[nodiscard]] constexpr const CopyCount& at(TransferDirection direction,
+                                              TransferPurpose purpose) const noexcept {
     return counts_[static_cast<std::size_t>(direction)][static_cast<std::size_t>(purpose)];
   }
   /// Returns the sum over all purposes of a direction.
-  [[nodiscard]] constexpr TransferCount at(TransferDirection direction) const noexcept {
-    TransferCount sum;
-    for (const TransferCount& one : counts_[static_cast<std::size_t>(direction)]) sum += one;
+  [[nodiscard]] constexpr CopyCount at(TransferDirection direction) const noexcept {
+    CopyCount sum;
+    for (const CopyCount& one : counts_[static_cast<std::size_t>(direction)]) sum += one;
     return sum;
   }
-  [[nodiscard]] constexpr TransferCount host_to_device() const noexcept {
+  [[nodiscard]] constexpr CopyCount host_to_device() const noexcept {
     return at(TransferDirection::host_to_device);
   }
-  [[nodiscard]] constexpr TransferCount device_to_host() const noexcept {
+  [[nodiscard]] constexpr CopyCount device_to_host() const noexcept {
     return at(TransferDirection::device_to_host);
   }
-  [[nodiscard]] constexpr TransferCount device_to_device() const noexcept {
+  [[nodiscard]] constexpr CopyCount device_to_device() const noexcept {
     return at(TransferDirection::device_to_device);
   }
-  [[nodiscard]] constexpr TransferCount between_devices() const noexcept {
+  [[nodiscard]] constexpr CopyCount between_devices() const noexcept {
     return at(TransferDirection::between_devices);
   }
 
@@ -118,21 +103,7 @@ class TransferCounts {
   friend constexpr bool operator==(const TransferCounts&, const TransferCounts&) noexcept = default;
 
  private:
-  std::array<std::array<TransferCount, transfer_purposes>, transfer_directions> counts_ = {};
-};
-
-/// A thread's rule for copies to the host. A TransferGate installs it; rules nest.
-struct TransferRule {
-  /// From lenient to strict. Of nested rules the strictest applies, except inside a rule of
-  /// Mode::allow.
-  enum class Mode : std::uint8_t { allow, count, refuse };
-
-  Mode mode = Mode::allow;
-  TransferRule* outer = nullptr;
-  CallSite site = {};
-  // Copies to the host under this rule and the rules inside it, up to a rule of Mode::allow.
-  TransferCount violations = {};  // copies of data, counted or refused
-  TransferCount small = {};       // scalars and metadata, which are always allowed
+  std::array<std::array<CopyCount, transfer_purposes>, transfer_directions> counts_ = {};
 };
 
 /// Returns the counts of the process so far. While other threads copy, one number may already
@@ -142,20 +113,16 @@ struct TransferRule {
 /// copy to the host. The first 127 tags that move anything have counts of their own.
 [[nodiscard]] TERN_EXPORT TransferCounts transfer_counts(Tag tag) noexcept;
 
-/// A tag and its counts.
-struct TaggedTransfers {
-  Tag tag;
-  TransferCounts counts;
-};
-/// Returns all tags that have counts of their own, in no particular order. Throws std::bad_alloc.
-[[nodiscard]] TERN_EXPORT std::vector<TaggedTransfers> transfer_counts_by_tag();
+/// Returns all tags that have counts of their own, with their counts, in no particular order.
+/// Throws std::bad_alloc.
+[[nodiscard]] TERN_EXPORT std::vector<std::pair<Tag, TransferCounts>> transfer_counts_by_tag();
 /// Returns the counts of all further tags together.
 [[nodiscard]] TERN_EXPORT TransferCounts transfer_counts_of_other_tags() noexcept;
 
 /// What all gates of all threads have refused or counted.
 struct TransferGateStatistics {
-  TransferCount refused = {};
-  TransferCount counted = {};
+  CopyCount refused = {};
+  CopyCount counted = {};
   CallSite last = {};  // the line that read, or would have read
 };
 [[nodiscard]] TERN_EXPORT TransferGateStatistics transfer_gate_statistics() noexcept;
@@ -172,6 +139,7 @@ struct TransferGateStatistics {
 /// beginning, as scopes do.
 class TERN_EXPORT TransferGate {
  public:
+  /// allow, count or refuse, from lenient to strict.
   using Mode = TransferRule::Mode;
 
   explicit TransferGate(Mode mode = Mode::refuse, CallSite site = CallSite::here()) noexcept;
@@ -180,9 +148,9 @@ class TERN_EXPORT TransferGate {
   ~TransferGate();
 
   /// Returns the data that this gate refused or, in Mode::count, let through.
-  [[nodiscard]] TransferCount violations() const noexcept { return rule_.violations; }
+  [[nodiscard]] CopyCount violations() const noexcept { return rule_.violations; }
   /// Returns the scalars and metadata that passed.
-  [[nodiscard]] TransferCount small_reads() const noexcept { return rule_.small; }
+  [[nodiscard]] CopyCount small_reads() const noexcept { return rule_.small; }
 
  private:
   TransferRule rule_;

@@ -28,29 +28,6 @@
 
 namespace tern {
 
-/// The untyped part of a HostView: keeps the storage alive and ends the access in its destructor.
-class TERN_EXPORT HostAccess {
- public:
-  HostAccess() noexcept = default;
-  /// `ticket` comes from Storage::try_begin_host_access(); 0 means that the access is not checked.
-  HostAccess(StorageHandle storage, std::uint64_t ticket) noexcept
-      : storage_(std::move(storage)), ticket_(ticket) {}
-  HostAccess(HostAccess&& other) noexcept
-      : storage_(std::move(other.storage_)), ticket_(std::exchange(other.ticket_, 0)) {}
-  HostAccess& operator=(HostAccess&& other) noexcept {
-    std::swap(storage_, other.storage_);
-    std::swap(ticket_, other.ticket_);
-    return *this;
-  }
-  ~HostAccess() {
-    if (ticket_ != 0) storage_->end_host_access(ticket_);
-  }
-
- private:
-  StorageHandle storage_;
-  std::uint64_t ticket_ = 0;
-};
-
 /// Returns the index of an element in a dense row-major array. Throws ShapeMismatch if the number
 /// of indices is not the number of dimensions, OutOfBounds if an index is too large.
 [[nodiscard]] TERN_EXPORT std::size_t element_offset(const Shape& shape,

@@ -64,15 +64,6 @@ namespace tern {
 /// Returns a name such as "set read-mostly" or "unset preferred location".
 [[nodiscard]] TERN_EXPORT const char* name(Advice advice) noexcept;
 
-/// One piece of advice, as the driver receives it. For advice without a place, `place` is the host
-/// and has no meaning.
-struct AdvicePair {
-  Advice advice = Advice::set_read_mostly;
-  Place place = {};
-
-  friend constexpr bool operator==(const AdvicePair&, const AdvicePair&) noexcept = default;
-};
-
 class TERN_EXPORT MigrationPolicy {
  public:
   /// The driver's own policy: pages move to whichever processor touches them.
@@ -98,8 +89,10 @@ class TERN_EXPORT MigrationPolicy {
   [[nodiscard]] std::optional<Place> preferred() const noexcept { return preferred_; }
   /// Returns the places that keep a mapping, sorted.
   [[nodiscard]] const std::vector<Place>& accessors() const noexcept { return accessors_; }
-  /// Returns the advice that the driver receives, in this order. Empty for the default policy.
-  [[nodiscard]] std::vector<AdvicePair> advice() const;
+  /// Returns the advice that the driver receives, in this order, and the place that each advice is
+  /// about. Empty for the default policy. For advice without a place, the place is the host and has
+  /// no meaning.
+  [[nodiscard]] std::vector<std::pair<Advice, Place>> advice() const;
 
   /// Returns a text such as "Default" or "prefer device 2, accessed by host (overridden by prefer
   /// device 2)".
@@ -122,17 +115,12 @@ struct HintOptions {
 struct HintRange {
   std::size_t offset_bytes = 0;
   std::size_t bytes = 0;
-};
-
-/// The bytes that a hint affects: the range itself, and the bytes before and after it in its first
-/// and last page.
-struct EffectiveRange {
-  std::size_t offset_bytes = 0;
-  std::size_t bytes = 0;
+  /// The further bytes that a hint affects: those before and after the range in its first and last
+  /// page. Set in reports and by effective_range(); hints ignore them.
   std::size_t before_bytes = 0;
   std::size_t after_bytes = 0;
 
-  friend constexpr bool operator==(const EffectiveRange&, const EffectiveRange&) noexcept = default;
+  friend constexpr bool operator==(const HintRange&, const HintRange&) noexcept = default;
 };
 
 /// Why a hint did not reach the driver.
@@ -150,29 +138,12 @@ enum class HintSkip : std::uint8_t {
 /// What became of a hint.
 struct HintReport {
   HintSkip skipped = HintSkip::none;
-  EffectiveRange range = {};
+  HintRange range = {};
   /// The number of bytes that move, for a unified buffer. Empty for managed memory, because drivers
   /// do not report which pages they move.
   std::optional<std::size_t> moved_bytes = {};
 
   [[nodiscard]] bool is_sent() const noexcept { return skipped == HintSkip::none; }
-};
-
-/// A setting that is in force for a range. If parts of the range have different settings,
-/// `is_mixed` is true and `value` is the setting of the first part.
-template <class T>
-struct InForce {
-  T value = {};
-  bool is_mixed = false;
-};
-
-/// The settings that the driver has for a range.
-struct HintState {
-  InForce<bool> read_mostly;
-  InForce<std::optional<Place>> preferred;
-  InForce<std::vector<Place>> accessed_by;
-  /// Where the pages were last prefetched to, which is not always where they are.
-  InForce<std::optional<Place>> last_prefetch;
 };
 
 class HintUndo;
@@ -203,10 +174,10 @@ class TERN_EXPORT Hints {
 
   /// Returns the bytes that a hint on the range would affect; without a range, on the whole buffer.
   /// Allocates the memory of the buffer.
-  [[nodiscard]] Result<EffectiveRange> try_effective_range(
+  [[nodiscard]] Result<HintRange> try_effective_range(
       std::optional<HintRange> range = {}, CallSite site = CallSite::here()) const noexcept;
-  [[nodiscard]] EffectiveRange effective_range(std::optional<HintRange> range = {},
-                                               CallSite site = CallSite::here()) const {
+  [[nodiscard]] HintRange effective_range(std::optional<HintRange> range = {},
+                                          CallSite site = CallSite::here()) const {
     return try_effective_range(range, site).value();
   }
 
@@ -214,9 +185,10 @@ class TERN_EXPORT Hints {
   // also be a NUMA node. Any other place fails with invalid_device. Advice that needs no place
   // ignores the place.
 
-  Result<HintReport> try_advise(AdvicePair advice, std::optional<HintRange> range = {},
+  Result<HintReport> try_advise(std::pair<Advice, Place> advice,
+                                std::optional<HintRange> range = {},
                                 CallSite site = CallSite::here()) const noexcept;
-  HintReport advise(AdvicePair advice, std::optional<HintRange> range = {},
+  HintReport advise(std::pair<Advice, Place> advice, std::optional<HintRange> range = {},
                     CallSite site = CallSite::here()) const {
     return try_advise(advice, range, site).value();
   }
@@ -261,12 +233,13 @@ class TERN_EXPORT Hints {
                                   std::optional<HintRange> range = {},
                                   CallSite site = CallSite::here()) const;
 
-  /// Returns the settings that the driver reports. Fails with unsupported if the device takes no
-  /// advice.
-  [[nodiscard]] Result<HintState> try_query(std::optional<HintRange> range = {},
-                                            CallSite site = CallSite::here()) const noexcept;
-  [[nodiscard]] HintState query(std::optional<HintRange> range = {},
-                                CallSite site = CallSite::here()) const {
+  /// Returns the settings that the driver reports. If parts of the range have different settings,
+  /// the setting is mixed, and its value is that of the first part. Fails with unsupported if the
+  /// device takes no advice.
+  [[nodiscard]] Result<ManagedInfo> try_query(std::optional<HintRange> range = {},
+                                              CallSite site = CallSite::here()) const noexcept;
+  [[nodiscard]] ManagedInfo query(std::optional<HintRange> range = {},
+                                  CallSite site = CallSite::here()) const {
     return try_query(range, site).value();
   }
 
@@ -319,7 +292,7 @@ class TERN_EXPORT Hints {
   [[nodiscard]] Result<HintReport> try_report(HintRange range, Capability wanted,
                                               CallSite site) const noexcept;
   /// Gives one piece of advice to the driver, and records it so that it can be taken back.
-  [[nodiscard]] Result<void> try_tell(AdvicePair advice, HintRange range,
+  [[nodiscard]] Result<void> try_tell(std::pair<Advice, Place> advice, HintRange range,
                                       CallSite site) const noexcept;
   /// Discards the range and, if a place is given, moves the pages there.
   [[nodiscard]] Result<HintReport> try_give_up(std::optional<Place> place, StreamRef stream,
@@ -345,11 +318,11 @@ class TERN_EXPORT HintUndo {
 
  private:
   friend class Hints;
-  HintUndo(Hints hints, std::vector<AdvicePair> told, std::vector<Hints::Part> before,
+  HintUndo(Hints hints, std::vector<std::pair<Advice, Place>> told, std::vector<Hints::Part> before,
            HintReport report) noexcept;
 
   Hints hints_;
-  std::vector<AdvicePair> told_;
+  std::vector<std::pair<Advice, Place>> told_;
   std::vector<Hints::Part> before_;
   HintReport report_;
 };

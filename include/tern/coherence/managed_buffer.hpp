@@ -10,7 +10,7 @@
 // Access is by lease: read, rw or discard, by the host or by a stream. Leases put uses in order and
 // copy nothing. A host lease waits for the uses of this buffer only, if the device supports
 // concurrent access to managed memory; otherwise the lease waits for all work of the device.
-// host_wait_scope() returns which of the two applies. A device lease covers the work that is
+// host_waits_for_device() returns which of the two applies. A device lease covers the work that is
 // submitted to its stream while the lease is open, and leaves a mark when it closes. Streams of
 // other devices of the same backend may use the buffer too, if both devices support concurrent
 // access.
@@ -37,62 +37,12 @@
 #include "tern/core/result.hpp"
 #include "tern/core/shape.hpp"
 #include "tern/core/tag.hpp"
-#include "tern/detail/core/visibility.hpp"
+#include "tern/detail/coherence/managed_memory.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/resource.hpp"
 
 namespace tern {
-
-struct ManagedOptions {
-  /// A resource of managed memory. Default: the device's default resource for managed memory.
-  ResourceHandle resource = {};
-  Contents contents = Contents::uninitialized;
-  Tag tag = {};
-  /// Fail with access_conflict if two host accesses conflict. Default: follows TERN_CHECKED.
-  std::optional<bool> checked = {};
-  CallSite site = CallSite::here();
-};
-
-/// Which work a host lease waits for.
-enum class HostWaitScope : std::uint8_t {
-  buffer,  // work that uses the buffer
-  device,  // all work: the device must be idle while the host uses managed memory
-};
-
-/// The part of a managed buffer that does not depend on the element type.
-class TERN_EXPORT ManagedMemory {
- public:
-  /// The alignment of buffers of at least 2 MiB, and of smaller buffers.
-  static constexpr std::size_t usual_alignment = std::size_t{2} << 20;
-  static constexpr std::size_t small_alignment = std::size_t{64} << 10;
-
-  /// Creates an empty handle.
-  ManagedMemory() noexcept = default;
-  /// Creates a buffer without memory. Fails with unsupported if the device has no managed memory,
-  /// with invalid_argument for a resource of another kind of memory, and with the failures of
-  /// Storage::try_make.
-  [[nodiscard]] static Result<ManagedMemory> try_make(const Device& device, Shape shape,
-                                                      DType dtype,
-                                                      const ManagedOptions& options) noexcept;
-  /// Returns elements [first, first + count). Fails with invalid_view.
-  [[nodiscard]] Result<ManagedMemory> try_slice(std::size_t first, std::size_t count,
-                                                CallSite site) const noexcept;
-
-  [[nodiscard]] const Buffer& buffer() const noexcept { return buffer_; }
-  /// Returns HostWaitScope::buffer if the device supports concurrent access to managed memory.
-  [[nodiscard]] HostWaitScope host_wait_scope() const noexcept;
-
-  /// Begins a use of the whole buffer on a stream of its device, or of another device that can use
-  /// the memory.
-  [[nodiscard]] Result<StorageUse> try_use(StreamRef stream, Access access,
-                                           CallSite site) const noexcept;
-
- private:
-  explicit ManagedMemory(Buffer buffer) noexcept : buffer_(std::move(buffer)) {}
-
-  Buffer buffer_;
-};
 
 /// An open access by a stream. Work that is submitted to the stream while the lease is open may use
 /// the buffer. The lease closes when it is destroyed, or on close(), on any thread. A lease can be
@@ -147,11 +97,13 @@ class ManagedBuffer {
   /// Creates an empty handle, without elements and without a device.
   ManagedBuffer() noexcept = default;
   /// Throws what try_make() returns.
-  ManagedBuffer(const Device& device, Shape shape, const ManagedOptions& options = {})
+  ManagedBuffer(const Device& device, Shape shape, const StorageOptions& options = {})
       : ManagedBuffer(try_make(device, std::move(shape), options).value()) {}
-  /// Creates a buffer without memory. Fails as ManagedMemory::try_make() does.
+  /// Creates a buffer without memory. Its kind of memory is managed, and its alignment at least
+  /// that of a page, whatever the options say. Fails with unsupported if the device has no managed
+  /// memory, with invalid_argument for a resource of another kind of memory, and like a buffer.
   [[nodiscard]] static Result<ManagedBuffer> try_make(const Device& device, Shape shape,
-                                                      const ManagedOptions& options = {}) noexcept {
+                                                      const StorageOptions& options = {}) noexcept {
     return of(ManagedMemory::try_make(device, std::move(shape), dtype_of<T>(), options));
   }
 
@@ -164,7 +116,12 @@ class ManagedBuffer {
   [[nodiscard]] std::size_t size() const noexcept { return buffer().size(); }
   [[nodiscard]] std::size_t size_bytes() const noexcept { return buffer().size_bytes(); }
   [[nodiscard]] bool is_allocated() const noexcept { return buffer().is_allocated(); }
-  [[nodiscard]] HostWaitScope host_wait_scope() const noexcept { return memory_.host_wait_scope(); }
+  /// Returns whether a host lease waits for all work of the device, because the device does not
+  /// support concurrent access to managed memory. Otherwise a host lease waits for the work that
+  /// uses the buffer.
+  [[nodiscard]] bool host_waits_for_device() const noexcept {
+    return memory_.host_waits_for_device();
+  }
 
   /// Returns elements [first, first + count) of the same memory. Fails with invalid_view.
   [[nodiscard]] Result<ManagedBuffer> try_slice(std::size_t first, std::size_t count,
@@ -180,7 +137,7 @@ class ManagedBuffer {
     return Hints(buffer(), options, site);
   }
 
-  // --- Host leases. Opening one waits as host_wait_scope() says.
+  // --- Host leases. Opening one waits as host_waits_for_device() says.
 
   /// Opens a lease for reading. Fails with never_written.
   [[nodiscard]] Result<HostView<const T>> try_read_host(

@@ -55,30 +55,7 @@ concept HasRawUnified = requires(const T& memory) {
 };
 
 class TERN_EXPORT PrefetchPlan {
-  /// One entry, or several consecutive entries that were joined.
  public:
-  struct Entry {
-    std::shared_ptr<const PrefetchTarget> target;
-    HintRange range = {};  // in bytes of the target
-    Place place = {};
-    /// The position of the first joined entry, in the order of adding.
-    std::size_t index = 0;
-    std::size_t count = 1;  // number of joined entries
-    CallSite site = {};     // where the first joined entry was added
-
-    /// Returns a text such as "bytes [0, 4096) of buffer 7 to device 1".
-    [[nodiscard]] std::string text() const;
-  };
-
-  /// The largest number of bytes that the plan has in a place at one time, not counting other
-  /// memory there.
-  struct Peak {
-    Place place = {};
-    std::size_t bytes = 0;
-
-    friend constexpr bool operator==(const Peak&, const Peak&) noexcept = default;
-  };
-
   /// What execute() did, counted in entries as they were added. Joined entries count one by one.
   struct Report {
     std::size_t sent = 0;
@@ -127,7 +104,7 @@ class TERN_EXPORT PrefetchPlan {
   [[nodiscard]] std::size_t size() const noexcept;
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   /// Returns the entries in the order of adding.
-  [[nodiscard]] std::span<const Entry> entries() const noexcept;
+  [[nodiscard]] std::span<const PrefetchEntry> entries() const noexcept;
   /// Returns a heading and one line for each entry.
   [[nodiscard]] std::string text() const;
 
@@ -136,9 +113,10 @@ class TERN_EXPORT PrefetchPlan {
   /// would change the order.
   [[nodiscard]] PrefetchPlan merged() const;
 
-  /// Returns the peak of each place. Bytes that a later entry moves elsewhere no longer count for
+  /// Returns the peak of each place: the largest number of bytes that the plan has there at one
+  /// time, not counting other memory. Bytes that a later entry moves elsewhere no longer count for
   /// the earlier place.
-  [[nodiscard]] std::vector<Peak> peaks() const;
+  [[nodiscard]] std::vector<std::pair<Place, std::size_t>> peaks() const;
   /// Checks whether the plan fits into a budget. Returns the peak of the place, or fails with
   /// out_of_budget and both numbers.
   [[nodiscard]] Result<std::size_t> try_check(Place place, const Budget& budget,
@@ -166,7 +144,7 @@ class TERN_EXPORT PrefetchPlan {
   }
 
  private:
-  std::vector<Entry> entries_;
+  std::vector<PrefetchEntry> entries_;
 };
 
 }  // namespace tern

@@ -30,6 +30,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tern/core/bytes.hpp"
 #include "tern/core/place.hpp"
 #include "tern/core/tag.hpp"
 #include "tern/detail/core/visibility.hpp"
@@ -46,18 +47,10 @@ inline constexpr std::size_t eviction_kinds = 3;
 /// Returns the name of the enumerator.
 [[nodiscard]] TERN_EXPORT std::string_view name(Eviction kind) noexcept;
 
-/// A number of evicted copies, and their bytes.
-struct EvictionCount {
-  std::uint64_t copies = 0;
-  std::uint64_t bytes = 0;
-
-  friend constexpr bool operator==(const EvictionCount&, const EvictionCount&) noexcept = default;
-};
-
 /// Sums over all unified buffers of the process so far.
 struct PressureStatistics {
-  std::array<EvictionCount, eviction_kinds> device = {};  // evicted device copies, by kind
-  std::array<EvictionCount, eviction_kinds> host = {};    // evicted host copies, by kind
+  std::array<CopyCount, eviction_kinds> device = {};  // evicted device copies, by kind
+  std::array<CopyCount, eviction_kinds> host = {};    // evicted host copies, by kind
   /// Bytes copied from devices to the host, because only the evicted copy had them.
   std::uint64_t written_back_bytes = 0;
   /// Bytes written to spill files, and bytes read back.
@@ -70,15 +63,15 @@ struct PressureStatistics {
   /// Leases that waited for memory, as their LeaseWait allowed.
   std::uint64_t waited_requests = 0;
 
-  [[nodiscard]] const EvictionCount& on_device(Eviction kind) const noexcept {
+  [[nodiscard]] const CopyCount& on_device(Eviction kind) const noexcept {
     return device[static_cast<std::size_t>(kind)];
   }
-  [[nodiscard]] const EvictionCount& on_host(Eviction kind) const noexcept {
+  [[nodiscard]] const CopyCount& on_host(Eviction kind) const noexcept {
     return host[static_cast<std::size_t>(kind)];
   }
   /// Returns the sum over both places and all kinds.
-  [[nodiscard]] EvictionCount evicted() const noexcept {
-    EvictionCount all;
+  [[nodiscard]] CopyCount evicted() const noexcept {
+    CopyCount all;
     for (std::size_t i = 0; i < eviction_kinds; ++i) {
       all.copies += device[i].copies + host[i].copies;
       all.bytes += device[i].bytes + host[i].bytes;
@@ -101,6 +94,6 @@ struct TagResidency {
 };
 /// Returns who has memory in the place, the largest tag first. The failure of a request contains
 /// the beginning of this list. Throws std::bad_alloc.
-[[nodiscard]] TERN_EXPORT std::vector<TagResidency> residents_by_tag(Place place);
+[[nodiscard]] TERN_EXPORT std::vector<TagResidency> residency_by_tag(Place place);
 
 }  // namespace tern

@@ -26,6 +26,7 @@
 
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
+#include "tern/detail/coherence/spill_extent.hpp"
 #include "tern/detail/core/mutex.hpp"
 #include "tern/detail/core/visibility.hpp"
 
@@ -61,13 +62,6 @@ class TERN_EXPORT SpillFile {
   /// Extents begin at multiples of this size, and their disk space is rounded up to it.
   static constexpr std::size_t block_bytes = 4096;
 
-  /// A range of bytes in the file. It is a plain value: its holder calls release() once.
-  struct Extent {
-    std::size_t offset = 0;
-    std::size_t bytes = 0;
-    std::uint64_t checksum = 0;
-  };
-
   /// Opens a spill file. Fails with file if the directory does not exist or cannot be written, with
   /// invalid_argument if the limit is 0, and with out_of_memory.
   [[nodiscard]] static Result<SpillHandle> try_open(const SpillOptions& options) noexcept;
@@ -84,12 +78,14 @@ class TERN_EXPORT SpillFile {
 
   /// Writes bytes to a new extent; used by unified buffers. Fails with out_of_budget, and with file
   /// if the disk is full or fails. A failed write leaves the file as it was.
-  [[nodiscard]] Result<Extent> try_write(std::span<const std::byte> bytes, CallSite site) noexcept;
+  [[nodiscard]] Result<SpillExtent> try_write(std::span<const std::byte> bytes,
+                                              CallSite site) noexcept;
   /// Reads an extent back. Fails with file if the disk fails or if the checksum differs; the bytes
   /// in `to` are then meaningless.
-  [[nodiscard]] Result<void> try_read(const Extent& extent, std::byte* to, CallSite site) noexcept;
+  [[nodiscard]] Result<void> try_read(const SpillExtent& extent, std::byte* to,
+                                      CallSite site) noexcept;
   /// Frees the disk space of an extent.
-  void release(const Extent& extent) noexcept;
+  void release(const SpillExtent& extent) noexcept;
 
  private:
   SpillFile(int file, std::string directory, std::size_t limit_bytes) noexcept;

@@ -4,7 +4,7 @@
 //   UnifiedBuffer<float> rho(Shape{count}, {.device = gpu, .tag = "rho"});  // allocates nothing
 //   { auto h = rho.discard_host();  std::ranges::fill(h, 0.0f); }           // the host writes all
 //   { auto d = rho.rw_device(stream);  kernel(d.kernel_view(), stream); }   // copies to the device
-//   { auto h = rho.view(0, 16).read_host();  use(h[3]); }                   // copies 64 bytes back
+//   { auto h = rho.slice(0, 16).read_host();  use(h[3]); }                  // copies 64 bytes back
 //
 // An access is a lease. A lease names a place, and what happens to the bytes there:
 // - read copies the stale bytes of its range to the place. Copies in other places stay valid.

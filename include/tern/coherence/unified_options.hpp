@@ -63,21 +63,6 @@ enum class Pinned : std::uint8_t {
   never,
 };
 
-/// Whether a check is on. An option that the program leaves unset follows TERN_CHECK.
-class CheckOption {
- public:
-  constexpr CheckOption() noexcept = default;
-  // NOLINTNEXTLINE(google-explicit-constructor): an option is set to true or false
-  constexpr CheckOption(bool is_on) noexcept : is_set_(true), is_on_(is_on) {}
-
-  [[nodiscard]] constexpr bool is_set() const noexcept { return is_set_; }
-  /// Returns false if the option is not set.
-  [[nodiscard]] constexpr explicit operator bool() const noexcept { return is_on_; }
-
- private:
-  bool is_set_ = false, is_on_ = false;
-};
-
 /// What happens to bytes that only the dropped copy has: `write_back` copies them to another place
 /// first, `discard` forgets them.
 enum class Drop : std::uint8_t { write_back, discard };
@@ -106,7 +91,7 @@ struct UnifiedOptions {
   std::optional<bool> checked = {};
   /// Compares all copies that should be equal before every read lease, to find writes on a device
   /// without a lease. The read fails with violation. Every read costs a copy.
-  CheckOption compare = {};
+  std::optional<bool> compare = {};
   /// Protects pages of the host copy: stale pages cannot be read, and pages without a write lease
   /// cannot be written. A forbidden access stops the program with a report. Up-to-date pages can be
   /// read without a lease. Every call that moves bytes waits until the copies are done. Only
@@ -114,7 +99,7 @@ struct UnifiedOptions {
   /// invalid_argument for Pinned::required or a resource of host memory, and with unsupported for a
   /// device that shares the host's memory; TERN_CHECK leaves such buffers unguarded instead.
   /// Adopted memory is not protected.
-  CheckOption guard = {};
+  std::optional<bool> guard = {};
   CallSite site = CallSite::here();
 };
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "tern/core/bytes.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/place.hpp"
 #include "tern/detail/core/visibility.hpp"
@@ -22,9 +23,9 @@ namespace tern {
 // it would have moved. All types here are plain values.
 
 /// All reasons for a transfer. The names match the access or operation that needed the bytes,
-/// except: `element` (one element was loaded or stored), `sticky` (an escaped pointer may have
-/// changed the bytes), `reconcile` (the directory had too many intervals), `evict` (written back
-/// from a device to the host), `spill` and `unspill` (to and from a spill file).
+/// except: `element` (one element was loaded or stored), `untracked_write` (an escaped pointer may
+/// have changed the bytes), `reconcile` (the directory had too many intervals), `evict` (written
+/// back from a device to the host), `spill` and `unspill` (to and from a spill file).
 #define TERN_FOR_EACH_TRANSFER_REASON(TERN_REASON) \
   TERN_REASON(host_read)                           \
   TERN_REASON(host_rw)                             \
@@ -34,7 +35,7 @@ namespace tern {
   TERN_REASON(drop)                                \
   TERN_REASON(resize)                              \
   TERN_REASON(element)                             \
-  TERN_REASON(sticky)                              \
+  TERN_REASON(untracked_write)                     \
   TERN_REASON(reconcile)                           \
   TERN_REASON(write_through)                       \
   TERN_REASON(clone)                               \
@@ -66,39 +67,31 @@ struct Transfer {
   CallSite site = {};
 };
 
-/// A number of copied pieces, and their bytes.
-struct MoveCount {
-  std::uint64_t copies = 0;  // pieces
-  std::uint64_t bytes = 0;
-
-  friend constexpr bool operator==(const MoveCount&, const MoveCount&) noexcept = default;
-};
-
 /// What a unified buffer has copied, from its creation or, in unified_totals(), from process start.
 struct UnifiedStatistics {
-  MoveCount to_host = {};
-  MoveCount to_device = {};  // from the host
-  MoveCount between_devices = {};
-  MoveCount to_file = {};  // spilled
-  MoveCount from_file = {};
+  CopyCount to_host = {};
+  CopyCount to_device = {};  // from the host
+  CopyCount between_devices = {};
+  CopyCount to_file = {};  // spilled
+  CopyCount from_file = {};
   /// Not copied, because the two places share memory.
-  MoveCount elided = {};
-  std::array<MoveCount, transfer_reasons> by_reason = {};  // includes elided transfers
+  CopyCount elided = {};
+  std::array<CopyCount, transfer_reasons> by_reason = {};  // includes elided transfers
   /// Bytes that were copied although they were up to date, to coalesce two copies into one.
   std::uint64_t merged_gap_bytes = 0;
   /// Accesses of the host that had to wait.
   std::uint64_t host_waits = 0;
   /// Copies that were evicted, and their bytes.
-  MoveCount evicted = {};
+  CopyCount evicted = {};
   /// Copies of the write_through policy that failed. The bytes are stale in that place.
   std::uint64_t failed_write_throughs = 0;
 
   /// Returns the copies between places, without those to and from spill files.
-  [[nodiscard]] MoveCount moved() const noexcept {
+  [[nodiscard]] CopyCount moved() const noexcept {
     return {to_host.copies + to_device.copies + between_devices.copies,
             to_host.bytes + to_device.bytes + between_devices.bytes};
   }
-  [[nodiscard]] const MoveCount& of(TransferReason reason) const noexcept {
+  [[nodiscard]] const CopyCount& of(TransferReason reason) const noexcept {
     return by_reason[static_cast<std::size_t>(reason)];
   }
   /// Adds one transfer to the counts.

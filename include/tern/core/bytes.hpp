@@ -1,4 +1,4 @@
-// Byte counts: arithmetic that detects overflow, formatting for people, and a strict parser.
+// Byte counts: arithmetic that detects overflow, formatting for people, a strict parser, and sums.
 //
 //   checked_multiply(count, sizeof(float))  // nullopt if the product does not fit
 //   format_bytes(1536)                      // "1.5 KiB"
@@ -92,5 +92,28 @@ inline constexpr std::size_t max_request_bytes =
 [[nodiscard]] TERN_EXPORT Result<std::uint64_t> try_parse_bytes(std::string_view text) noexcept;
 /// Like try_parse_bytes(), but throws the failure.
 [[nodiscard]] TERN_EXPORT std::uint64_t parse_bytes(std::string_view text);
+
+/// A number of copies, and their bytes.
+struct CopyCount {
+  std::uint64_t copies = 0;
+  std::uint64_t bytes = 0;
+
+  constexpr CopyCount& operator+=(const CopyCount& other) noexcept {
+    copies += other.copies;
+    bytes += other.bytes;
+    return *this;
+  }
+  /// Returns the difference between two readings.
+  friend constexpr CopyCount operator-(const CopyCount& now, const CopyCount& then) noexcept {
+    return {now.copies - then.copies, now.bytes - then.bytes};
+  }
+  friend constexpr bool operator==(const CopyCount&, const CopyCount&) noexcept = default;
+};
+
+/// A number of pieces of memory, and their bytes.
+struct MemoryCount {
+  std::size_t count = 0;
+  std::size_t bytes = 0;
+};
 
 }  // namespace tern

@@ -187,6 +187,8 @@ class TERN_EXPORT Error {
   std::array<char, max_site_bytes + max_text_bytes> text_;
 };
 
+namespace detail {
+
 /// The common part of the exception classes: an Error that is also a `Base`.
 template <class Base>
 class TERN_EXPORT ErrorAnd : public Base, public Error {
@@ -213,12 +215,14 @@ class TERN_EXPORT ErrorAnd<Base> : public Base {
   using Base::Base;
 };
 
+}  // namespace detail
+
 // These are classes and not aliases of a template, because the C++ runtime prints the class name of
 // an uncaught exception.
-#define TERN_CODE(code, name, base)                                    \
-  class TERN_EXPORT name : public ErrorAnd<base> {                     \
-   public:                                                             \
-    explicit name(const Failure& failure) : ErrorAnd<base>(failure) {} \
+#define TERN_CODE(code, name, base)                                            \
+  class TERN_EXPORT name : public detail::ErrorAnd<base> {                     \
+   public:                                                                     \
+    explicit name(const Failure& failure) : detail::ErrorAnd<base>(failure) {} \
   };
 TERN_FOR_EACH_ERROR_CODE(TERN_CODE)
 #undef TERN_CODE

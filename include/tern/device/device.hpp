@@ -35,6 +35,7 @@
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
 #include "tern/detail/core/visibility.hpp"
+#include "tern/detail/device/operands.hpp"
 #include "tern/device/device_info.hpp"
 #include "tern/device/mark.hpp"
 #include "tern/device/operations.hpp"
@@ -58,9 +59,9 @@ class TERN_EXPORT Device {
   /// A handle without a device. is_open(), comparison, the properties and activity() work and
   /// return empty values. Every other call fails with invalid_device.
   Device() noexcept = default;
-  /// Opens a device on a backend of your own. The catalog does the same for the built-in backends.
-  /// Throws InvalidArgument if `backend` is null, OutOfMemory if the host has no memory, and
-  /// CapacityReached after 2^24 - 1 devices in one process.
+  /// Opens a device on a backend of your own (detail/device/backend.hpp). The catalog does the same
+  /// for the built-in backends. Throws InvalidArgument if `backend` is null, OutOfMemory if the
+  /// host has no memory, and CapacityReached after 2^24 - 1 devices in one process.
   explicit Device(std::unique_ptr<Backend> backend);
 
   [[nodiscard]] bool is_open() const noexcept { return state_ != nullptr; }

@@ -24,10 +24,11 @@ namespace tern {
 /// - `device`: memory of the device.
 /// - `managed`: memory that host and device share through one address.
 /// - `mapped`: pages mapped into a reserved address range.
+/// - `file`: the bytes of a file, read-only. Only buffers have this kind, see open_file().
 ///
 /// A Device allocates `device`, `pinned` and `managed`. Device::try_pointer_info() returns any
 /// kind.
-enum class MemoryKind : std::uint8_t { host, pinned, registered, device, managed, mapped };
+enum class MemoryKind : std::uint8_t { host, pinned, registered, device, managed, mapped, file };
 
 /// Returns the enumerator as text.
 [[nodiscard]] constexpr std::string_view name(MemoryKind kind) noexcept {
@@ -44,6 +45,8 @@ enum class MemoryKind : std::uint8_t { host, pinned, registered, device, managed
       return "managed";
     case MemoryKind::mapped:
       return "mapped";
+    case MemoryKind::file:
+      return "file";
   }
   return "unknown";
 }
@@ -198,12 +201,17 @@ enum class PeerAccess : std::uint8_t {
   enabled,
 };
 
-/// The hints in force for a range of managed memory. A hint that differs between pages is unset.
+/// The hints in force for a range of managed memory. From a device, a hint that differs between
+/// pages is unset. From Hints::query(), it is mixed.
 struct ManagedInfo {
-  bool is_read_mostly = false;              // for all pages
-  std::vector<Place> accessed_by = {};      // devices and host that have all pages mapped
-  std::optional<Place> preferred = {};      // the preferred location
-  std::optional<Place> last_prefetch = {};  // the destination of the last prefetch
+  bool is_read_mostly = false;          // for all pages
+  std::vector<Place> accessed_by = {};  // devices and host that have all pages mapped
+  std::optional<Place> preferred = {};  // the preferred location
+  /// The destination of the last prefetch, which is not always where the pages are.
+  std::optional<Place> last_prefetch = {};
+  /// Set by Hints::query() if parts of the range have different settings.
+  bool is_read_mostly_mixed = false, is_preferred_mixed = false;
+  bool is_accessed_by_mixed = false, is_last_prefetch_mixed = false;
 
   /// Returns true if `accessed_by` contains the place.
   [[nodiscard]] TERN_EXPORT bool is_accessed_by(Place place) const noexcept;

@@ -1,6 +1,6 @@
 // An Event represents a point in the work of a stream, once the stream has recorded it.
 //
-//   Event start(device, {.timing = true}), end(device, {.timing = true});
+//   Event start = Event::timed(device), end = Event::timed(device);
 //   stream.record(start);
 //   stream.launch(kernel, size, arguments);
 //   stream.record(end);
@@ -36,13 +36,16 @@ class TERN_EXPORT Event {
  public:
   /// An event without a device. It counts as done and cannot be recorded.
   Event() noexcept = default;
-  /// Creates an event. Throws the failure that try_make() returns.
-  explicit Event(const Device& device, const EventOptions& options = {},
-                 CallSite site = CallSite::here());
-  /// Creates an event. Fails with invalid_device if the device is not open, and with unsupported if
-  /// timing is requested and the device lacks Capability::event_timing.
-  [[nodiscard]] static Result<Event> try_make(const Device& device,
-                                              const EventOptions& options = {}) noexcept;
+  /// Creates an event without timing. Throws the failure that try_make() returns.
+  explicit Event(const Device& device, CallSite site = CallSite::here());
+  /// Creates an event without timing. Fails with invalid_device if the device is not open.
+  [[nodiscard]] static Result<Event> try_make(const Device& device) noexcept;
+  /// Creates an event for elapsed_ns(). Also fails with unsupported if the device lacks
+  /// Capability::event_timing.
+  [[nodiscard]] static Result<Event> try_make_timed(const Device& device) noexcept;
+  [[nodiscard]] static Event timed(const Device& device, CallSite site = CallSite::here()) {
+    return try_make_timed(device).value(site);
+  }
   /// Borrows an event that other code created and recorded on this device, by its driver handle, so
   /// that Tern can wait for it. The owner must keep the event alive until this Event is destroyed,
   /// and destroying this Event does not change the owner's event. Fails with invalid_argument for a
@@ -84,6 +87,7 @@ class TERN_EXPORT Event {
  private:
   friend class StreamRef;
   Event(std::shared_ptr<DeviceState> device, NativeEvent native, bool has_timing) noexcept;
+  [[nodiscard]] static Result<Event> try_create(const Device& device, bool has_timing) noexcept;
   void end() noexcept;
 
   std::shared_ptr<DeviceState> device_;

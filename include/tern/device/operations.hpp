@@ -3,10 +3,8 @@
 
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string_view>
 
@@ -15,6 +13,7 @@
 #include "tern/core/place.hpp"
 #include "tern/core/result.hpp"
 #include "tern/detail/core/visibility.hpp"
+#include "tern/detail/device/operands.hpp"
 
 namespace tern {
 
@@ -42,12 +41,6 @@ struct StreamOptions {
   std::string_view name = {};
 };
 
-/// Options of a new event.
-struct EventOptions {
-  /// Allows elapsed_ns(). Needs Capability::event_timing.
-  bool timing = false;
-};
-
 /// A copy of `height` rows of `width_bytes`. The rows start `*_pitch_bytes` apart. The width is at
 /// most either pitch.
 struct Copy2D {
@@ -64,20 +57,6 @@ struct CopyRange {
   void* destination = nullptr;
   const void* source = nullptr;
   std::size_t bytes = 0;
-};
-
-/// One prefetch of a batch.
-struct PrefetchRange {
-  void* address = nullptr;
-  std::size_t bytes = 0;
-  Place destination = {};
-};
-
-/// The bytes that a fill repeats: the value of one element, 1 to 16 bytes.
-struct Pattern {
-  static constexpr std::size_t max_bytes = 16;
-  std::byte bytes[max_bytes] = {};
-  std::size_t width_bytes = 1;
 };
 
 /// Access rights of a device to mapped pages.
@@ -152,32 +131,6 @@ struct KernelSource {
   std::string_view text = {};
   /// Compiler options for the text, separated by blanks.
   std::string_view options = {};
-};
-
-/// What a backend knows about a loaded kernel.
-struct KernelInfo {
-  static constexpr std::size_t max_parameters = 64;
-
-  enum class Kind : std::uint8_t { unknown, value, address };
-  struct Parameter {
-    std::uint32_t value_bytes = 0;  // 0 if unknown
-    Kind kind = Kind::unknown;
-  };
-
-  /// The number of arguments of a launch. Unset if unknown.
-  std::optional<std::uint32_t> parameter_count = {};
-  /// The first parameters.
-  std::array<Parameter, max_parameters> parameters = {};
-  /// The number of threads per block with which a one-dimensional launch uses the device best. 0 if
-  /// unknown.
-  std::uint32_t block_threads = 0;
-};
-
-/// A block that a pool hands out from memory it allocated earlier. For checkers and tools.
-struct Suballocation {
-  const void* address = nullptr;
-  std::size_t bytes = 0;
-  std::uint64_t generation = 0;
 };
 
 }  // namespace tern

@@ -38,6 +38,7 @@
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
 #include "tern/detail/core/visibility.hpp"
+#include "tern/detail/device/operands.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/mark.hpp"
 #include "tern/device/operations.hpp"

@@ -37,15 +37,22 @@
 
 namespace tern {
 
-// --- Export. `out` is always written; after a failure it is a released structure.
-
-struct ArrowExport {
-  /// The stream that waits for the writers and records the event. The stream that wrote last is
-  /// best. A stream of another device fails with device_mismatch. If empty, the library uses its
-  /// own.
+/// Options of exports and imports.
+struct ArrowOptions {
+  /// Export: the stream that waits for the writers and records the event. The stream that wrote
+  /// last is best. A stream of another device fails with device_mismatch. If empty, the library
+  /// uses its own. Import: a stream of the device that waits for the event of the structure. Our
+  /// uses are ordered after it, and the host waits only if it has to read offsets. If empty, the
+  /// host waits.
   StreamRef stream = {};
+  /// Import: checks that every text is UTF-8. Only for memory that the host can read.
+  bool checks_text = false;
+  /// Import: the tag of the buffers.
+  Tag tag = {};
   CallSite site = CallSite::here();
 };
+
+// --- Export. `out` is always written; after a failure it is a released structure.
 
 /// Exports a table as a struct array. If the row count is on the device, the host reads it
 /// (Table::try_rows_host); unknown null counts are counted. An ArrowArray needs memory that the
@@ -53,14 +60,14 @@ struct ArrowExport {
 /// Fails with invalid_view if the row count exceeds the capacity, with never_written, and like
 /// allocations and waits.
 [[nodiscard]] TERN_EXPORT Result<void> try_export_arrow(const Table& table, ArrowArray* out,
-                                                        const ArrowExport& options = {}) noexcept;
+                                                        const ArrowOptions& options = {}) noexcept;
 [[nodiscard]] TERN_EXPORT Result<void> try_export_arrow(const Table& table, ArrowDeviceArray* out,
-                                                        const ArrowExport& options = {}) noexcept;
+                                                        const ArrowOptions& options = {}) noexcept;
 /// Exports all values of a column.
 [[nodiscard]] TERN_EXPORT Result<void> try_export_arrow(const Column& column, ArrowArray* out,
-                                                        const ArrowExport& options = {}) noexcept;
+                                                        const ArrowOptions& options = {}) noexcept;
 [[nodiscard]] TERN_EXPORT Result<void> try_export_arrow(const Column& column, ArrowDeviceArray* out,
-                                                        const ArrowExport& options = {}) noexcept;
+                                                        const ArrowOptions& options = {}) noexcept;
 /// Exports tables of one schema as a stream. The stream owns the tables and exports each one when
 /// the consumer requests it. Fails like Schema::check_match, and with invalid_argument for an empty
 /// list.
@@ -72,19 +79,9 @@ struct ArrowExport {
 /// requested, or belongs to another device than the chunk, the library uses its own stream.
 [[nodiscard]] TERN_EXPORT Result<void> try_export_arrow(std::span<const Table> tables,
                                                         ArrowDeviceArrayStream* out,
-                                                        const ArrowExport& options = {}) noexcept;
+                                                        const ArrowOptions& options = {}) noexcept;
 
 // --- Import. Takes ownership of the array and the schema in any case, and releases each once.
-
-struct ArrowImport {
-  /// A stream of the device that waits for the event of the structure. Our uses are ordered after
-  /// it, and the host waits only if it has to read offsets. If empty, the host waits.
-  StreamRef stream = {};
-  /// Checks that every text is UTF-8. Only for memory that the host can read.
-  bool checks_text = false;
-  Tag tag = {};
-  CallSite site = CallSite::here();
-};
 
 /// Maximum number of columns, metadata pairs and chunks of an import.
 inline constexpr std::size_t max_arrow_children = std::size_t{1} << 20;
@@ -96,42 +93,42 @@ inline constexpr std::size_t max_arrow_children = std::size_t{1} << 20;
 /// (foreign.hpp).
 [[nodiscard]] TERN_EXPORT Result<Table> try_import_arrow(const Device& device, ArrowArray* array,
                                                          ArrowSchema* schema,
-                                                         const ArrowImport& options = {}) noexcept;
+                                                         const ArrowOptions& options = {}) noexcept;
 [[nodiscard]] TERN_EXPORT Result<Table> try_import_arrow(const Device& device,
                                                          ArrowDeviceArray* array,
                                                          ArrowSchema* schema,
-                                                         const ArrowImport& options = {}) noexcept;
+                                                         const ArrowOptions& options = {}) noexcept;
 /// Imports an array of any supported type except a struct.
 [[nodiscard]] TERN_EXPORT Result<Column> try_import_arrow_column(
     const Device& device, ArrowArray* array, ArrowSchema* schema,
-    const ArrowImport& options = {}) noexcept;
+    const ArrowOptions& options = {}) noexcept;
 [[nodiscard]] TERN_EXPORT Result<Column> try_import_arrow_column(
     const Device& device, ArrowDeviceArray* array, ArrowSchema* schema,
-    const ArrowImport& options = {}) noexcept;
+    const ArrowOptions& options = {}) noexcept;
 /// Imports all chunks of a stream and releases it. A single chunk is not copied; several chunks are
 /// concatenated by a copy.
 [[nodiscard]] TERN_EXPORT Result<Table> try_import_arrow(const Device& device,
                                                          ArrowArrayStream* stream,
-                                                         const ArrowImport& options = {}) noexcept;
+                                                         const ArrowOptions& options = {}) noexcept;
 /// Imports chunks in memory of `device`, each after its event. A chunk of another device type than
 /// the stream's is rejected.
 [[nodiscard]] TERN_EXPORT Result<Table> try_import_arrow(const Device& device,
                                                          ArrowDeviceArrayStream* stream,
-                                                         const ArrowImport& options = {}) noexcept;
+                                                         const ArrowOptions& options = {}) noexcept;
 
 /// These functions throw what the try_ functions return.
 template <class What, class Structure>
-void export_arrow(const What& what, Structure* out, const ArrowExport& options = {}) {
+void export_arrow(const What& what, Structure* out, const ArrowOptions& options = {}) {
   try_export_arrow(what, out, options).value();
 }
 template <class Array>
 [[nodiscard]] Table import_arrow(const Device& device, Array* array, ArrowSchema* schema,
-                                 const ArrowImport& options = {}) {
+                                 const ArrowOptions& options = {}) {
   return try_import_arrow(device, array, schema, options).value();
 }
 template <class Array>
 [[nodiscard]] Column import_arrow_column(const Device& device, Array* array, ArrowSchema* schema,
-                                         const ArrowImport& options = {}) {
+                                         const ArrowOptions& options = {}) {
   return try_import_arrow_column(device, array, schema, options).value();
 }
 

@@ -61,36 +61,35 @@ struct CudaArrayExport {
   /// Keep it for as long as the consumer may use the address.
   Export hold;
 };
-struct CudaArrayExportOptions {
-  /// The stream that the description names. It waits for all pending writes of the elements, and
-  /// must live as long as the consumer may use it. If empty, the library uses a stream of its own
-  /// that lives as long as the device.
+
+/// Options of exports and imports.
+struct CudaArrayOptions {
+  /// Import: kept alive until all recorded uses are done.
+  std::shared_ptr<void> owner = {};
+  /// Export: the stream that the description names. It waits for all pending writes of the
+  /// elements, and must live as long as the consumer may use it. If empty, the library uses a
+  /// stream of its own that lives as long as the device. Import: the producer's stream, which may
+  /// still write the memory, if the description names none. Versions below 3 have no stream.
   StreamRef stream = {};
+  /// Export: the consumer must not write.
   bool is_read_only = false;
+  /// Import: states that all writes are complete. A description of version 3 without a stream means
+  /// that already. For an older one, readiness is unstated without this flag or a stream
+  /// (foreign.hpp).
+  bool is_complete = false;
+  /// Import: the tag of the buffer.
+  Tag tag = {};
   CallSite site = CallSite::here();
 };
 /// Fails with unsupported if the memory is not memory of a CUDA device, with read_only, with
 /// never_written for a read-only export of unwritten bytes, with device_mismatch, and like
 /// allocations and waits.
 [[nodiscard]] TERN_EXPORT Result<CudaArrayExport> try_export_cuda_array(
-    const StridedBuffer& array, const CudaArrayExportOptions& options = {}) noexcept;
+    const StridedBuffer& array, const CudaArrayOptions& options = {}) noexcept;
 
-struct CudaArrayImportOptions {
-  /// Kept alive until all recorded uses are done.
-  std::shared_ptr<void> owner = {};
-  /// The stream that may still write the memory, if the description names none. Versions below 3
-  /// have no stream.
-  StreamRef producer = {};
-  /// States that all writes are complete. A description of version 3 without a stream means that
-  /// already. For an older one, readiness is unstated without this flag or a producer
-  /// (foreign.hpp).
-  bool is_complete = false;
-  Tag tag = {};
-  CallSite site = CallSite::here();
-};
 /// Imports versions 0 to 3. Also fails like an adoption (foreign.hpp).
 [[nodiscard]] TERN_EXPORT Result<StridedBuffer> try_import_cuda_array(
     const Device& device, const CudaArrayInterface& description,
-    const CudaArrayImportOptions& options = {}) noexcept;
+    const CudaArrayOptions& options = {}) noexcept;
 
 }  // namespace tern

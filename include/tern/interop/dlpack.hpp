@@ -51,15 +51,35 @@ inline constexpr abi::DLPackVersion dlpack_version = {1, 3};
 [[nodiscard]] TERN_EXPORT Result<abi::DLDevice> try_dlpack_device(
     const Storage& storage, CallSite site = CallSite::here()) noexcept;
 
-struct DlpackExport {
-  /// The consumer's stream, of the same device (Stream::borrow). It waits for all pending writes.
-  /// If empty, the host waits for them.
-  StreamRef consumer = {};
-  /// Neither a stream nor the host waits: the consumer waits itself, or needs no wait.
+/// Options of exports and imports.
+struct DlpackOptions {
+  /// Export: the consumer's stream, of the same device (Stream::borrow). It waits for all pending
+  /// writes. If empty, the host waits for them.
+  /// Import: the producer's stream, which may still write the memory. Our uses are ordered after
+  /// its current work.
+  StreamRef stream = {};
+  /// Export: neither a stream nor the host waits; the consumer waits itself, or needs no wait.
   bool is_unordered = false;
-  /// The consumer must not write. The unversioned structure cannot express this, so its export
-  /// fails.
+  /// Export: the consumer must not write. The unversioned structure cannot express this, so its
+  /// export fails.
   bool is_read_only = false;
+  /// Import: states that all writes are complete. The structure says nothing about pending writes:
+  /// without this flag or a stream, readiness is unstated (foreign.hpp). Tensors of device type CPU
+  /// are always complete, because the protocol has no streams for them.
+  bool is_complete = false;
+  /// Import: the unversioned structure does not say whether it is writable. It is imported as
+  /// read-only unless this flag is set.
+  bool legacy_is_writable = false;
+  /// Import: the tag of the buffer.
+  Tag tag = {};
+  /// Import of a column: the required field; a mismatch fails with type_mismatch. If unset, the
+  /// element type decides.
+  std::optional<Field> field = {};
+  /// Import of a column: which differences from `field` are accepted.
+  SchemaMatch match = {};
+  /// Import of a column: the required number of values; a mismatch fails with size_mismatch. If
+  /// unset, any number.
+  std::optional<std::size_t> rows = {};
   CallSite site = CallSite::here();
 };
 
@@ -69,17 +89,17 @@ struct DlpackExport {
 /// set, with never_written for a read-only export of unwritten bytes, and like allocations and
 /// waits.
 [[nodiscard]] TERN_EXPORT Result<abi::DLManagedTensorVersioned*> try_export_dlpack(
-    const StridedBuffer& tensor, const DlpackExport& options = {}) noexcept;
+    const StridedBuffer& tensor, const DlpackOptions& options = {}) noexcept;
 [[nodiscard]] TERN_EXPORT Result<abi::DLManagedTensorVersioned*> try_export_dlpack(
-    const Buffer& tensor, const DlpackExport& options = {}) noexcept;
+    const Buffer& tensor, const DlpackOptions& options = {}) noexcept;
 /// Exports the unversioned structure.
 [[nodiscard]] TERN_EXPORT Result<abi::DLManagedTensor*> try_export_dlpack_legacy(
-    const StridedBuffer& tensor, const DlpackExport& options = {}) noexcept;
+    const StridedBuffer& tensor, const DlpackOptions& options = {}) noexcept;
 
 /// Exports as a structure of the official header, whose layout is checked at compile time:
 /// export_dlpack<::DLManagedTensorVersioned>(buffer).
 template <class Managed, class Tensor>
-[[nodiscard]] Managed* export_dlpack(const Tensor& tensor, const DlpackExport& options = {}) {
+[[nodiscard]] Managed* export_dlpack(const Tensor& tensor, const DlpackOptions& options = {}) {
   constexpr bool has_version = requires(Managed managed) { managed.version; };
   using Ours = std::conditional_t<has_version, abi::DLManagedTensorVersioned, abi::DLManagedTensor>;
   static_assert(sizeof(Managed) == sizeof(Ours) &&
@@ -95,20 +115,6 @@ template <class Managed, class Tensor>
   }
 }
 
-struct DlpackImport {
-  /// The stream that may still write the memory. Our uses are ordered after its current work.
-  StreamRef producer = {};
-  /// States that all writes are complete. The structure says nothing about pending writes: without
-  /// this flag or a producer, readiness is unstated (foreign.hpp). Tensors of device type CPU are
-  /// always complete, because the protocol has no streams for them.
-  bool is_complete = false;
-  /// The unversioned structure does not say whether it is writable. It is imported as read-only
-  /// unless this flag is set.
-  bool legacy_is_writable = false;
-  Tag tag = {};
-  CallSite site = CallSite::here();
-};
-
 /// Imports a tensor in memory of `device`; memory of another device fails with device_mismatch,
 /// which names both. The result is read-only if elements may overlap (zero strides) or a stride is
 /// negative. A tensor that Tern exported is imported as the original buffer, unless it is
@@ -116,12 +122,12 @@ struct DlpackImport {
 /// adoption (foreign.hpp).
 [[nodiscard]] TERN_EXPORT Result<StridedBuffer> try_import_dlpack(
     const Device& device, abi::DLManagedTensorVersioned* tensor,
-    const DlpackImport& options = {}) noexcept;
+    const DlpackOptions& options = {}) noexcept;
 [[nodiscard]] TERN_EXPORT Result<StridedBuffer> try_import_dlpack(
-    const Device& device, abi::DLManagedTensor* tensor, const DlpackImport& options = {}) noexcept;
+    const Device& device, abi::DLManagedTensor* tensor, const DlpackOptions& options = {}) noexcept;
 template <class Managed>
 [[nodiscard]] StridedBuffer import_dlpack(const Device& device, Managed* tensor,
-                                          const DlpackImport& options = {}) {
+                                          const DlpackOptions& options = {}) {
   if constexpr (requires { tensor->version; }) {
     static_assert(sizeof(Managed) == sizeof(abi::DLManagedTensorVersioned));
     return try_import_dlpack(device, reinterpret_cast<abi::DLManagedTensorVersioned*>(tensor),
@@ -155,30 +161,20 @@ template <class Managed>
 /// column, if the row count exceeds the capacity, or if an unordered export would have to read the
 /// row count.
 [[nodiscard]] TERN_EXPORT Result<abi::DLManagedTensorVersioned*> try_export_dlpack_column(
-    const Table& table, std::size_t column, const DlpackExport& options = {}) noexcept;
+    const Table& table, std::size_t column, const DlpackOptions& options = {}) noexcept;
 [[nodiscard]] TERN_EXPORT Result<abi::DLManagedTensorVersioned*> try_export_dlpack_column(
-    const Table& table, std::string_view column, const DlpackExport& options = {}) noexcept;
+    const Table& table, std::string_view column, const DlpackOptions& options = {}) noexcept;
 /// Exports the unversioned structure.
 [[nodiscard]] TERN_EXPORT Result<abi::DLManagedTensor*> try_export_dlpack_column_legacy(
-    const Table& table, std::size_t column, const DlpackExport& options = {}) noexcept;
+    const Table& table, std::size_t column, const DlpackOptions& options = {}) noexcept;
 
 /// Exports a table as a tensor of shape {rows, columns}. Fails with dlpack_rejected unless all
 /// columns have one type, follow each other in one storage without gaps, fill the storage, and have
 /// no unused capacity. Also fails like the export of a column.
 [[nodiscard]] TERN_EXPORT Result<abi::DLManagedTensorVersioned*> try_export_dlpack(
-    const Table& table, const DlpackExport& options = {}) noexcept;
+    const Table& table, const DlpackOptions& options = {}) noexcept;
 
 // --- Import
-
-struct DlpackColumn {
-  DlpackImport tensor = {};
-  /// The required field; a mismatch fails with type_mismatch. If unset, the element type decides.
-  std::optional<Field> field = {};
-  /// Which differences from `field` are accepted.
-  SchemaMatch match = {};
-  /// The required number of values; a mismatch fails with size_mismatch. If unset, any number.
-  std::optional<std::size_t> rows = {};
-};
 
 /// Imports a tensor as a column. Fails with dlpack_rejected if the tensor has not one dimension, if
 /// its elements are not contiguous, or if they are booleans, which are bits in a column (use
@@ -186,15 +182,15 @@ struct DlpackColumn {
 /// misaligned, and like the import of a tensor.
 [[nodiscard]] TERN_EXPORT Result<Column> try_import_dlpack_column(
     const Device& device, abi::DLManagedTensorVersioned* tensor,
-    const DlpackColumn& options = {}) noexcept;
+    const DlpackOptions& options = {}) noexcept;
 [[nodiscard]] TERN_EXPORT Result<Column> try_import_dlpack_column(
-    const Device& device, abi::DLManagedTensor* tensor, const DlpackColumn& options = {}) noexcept;
+    const Device& device, abi::DLManagedTensor* tensor, const DlpackOptions& options = {}) noexcept;
 
 /// Imports one tensor per field (else shape_mismatch), all of one length. Takes ownership of every
 /// tensor, even if one of them is rejected. `options.field` is ignored.
 [[nodiscard]] TERN_EXPORT Result<Table> try_import_dlpack_table(
     const Device& device, const Schema& schema,
     std::span<abi::DLManagedTensorVersioned* const> tensors,
-    const DlpackColumn& options = {}) noexcept;
+    const DlpackOptions& options = {}) noexcept;
 
 }  // namespace tern

@@ -28,21 +28,6 @@
 
 namespace tern {
 
-/// The type of an element or a value: its size, and its dtype if it has one.
-struct ArgumentType {
-  std::uint32_t bytes = 0;
-  DType dtype = DType::void_;
-
-  template <class T>
-  [[nodiscard]] static constexpr ArgumentType of() noexcept {
-    if constexpr (HasDType<T>) {
-      return {sizeof(T), dtype_of<T>()};
-    } else {
-      return {sizeof(T), DType::void_};
-    }
-  }
-};
-
 template <class T>
 inline constexpr bool is_view = false;
 template <class T>

@@ -31,6 +31,7 @@
 #include "tern/core/result.hpp"
 #include "tern/detail/core/visibility.hpp"
 #include "tern/detail/launch/function_kernel.hpp"
+#include "tern/detail/launch/launch_extent.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/mark.hpp"
 #include "tern/device/operations.hpp"
@@ -41,53 +42,13 @@ namespace tern {
 
 struct KernelState;
 
-/// A size along three axes. An axis that is left out is 1.
-struct Extent3 {
-  constexpr Extent3(std::uint32_t along_x, std::uint32_t along_y = 1,
-                    std::uint32_t along_z = 1) noexcept
-      : x(along_x), y(along_y), z(along_z) {}
-  std::uint32_t x, y, z;
-};
-
-/// One thread for each element. If no block size is given, a size that suits the kernel is used.
-/// The last block may have more threads than elements are left, so pass the count to the kernel as
-/// well.
-struct Elements {
-  std::uint64_t count = 0;
-  std::uint32_t block_threads = 0;
-};
-/// Returns the launch size for `count` elements.
+/// Returns the size of a launch with one thread for each of `count` elements. If no block size is
+/// given, a size that suits the kernel is used. The last block may have more threads than elements
+/// are left, so pass the count to the kernel as well.
 [[nodiscard]] constexpr Elements elements(std::uint64_t count,
                                           std::uint32_t block_threads = 0) noexcept {
   return {count, block_threads};
 }
-
-/// The size of a launch: a grid of blocks, or a number of elements.
-class LaunchExtent {
- public:
-  constexpr LaunchExtent(const LaunchSize& size) noexcept : size_(size) {}
-  constexpr LaunchExtent(Elements count) noexcept : elements_(count), counts_elements_(true) {}
-
-  /// Returns the grid, with blocks of `suitable` threads if no block size was given. Fails as
-  /// LaunchSize::try_for_elements does.
-  [[nodiscard]] Result<LaunchSize> try_size(std::uint32_t suitable, CallSite site) const noexcept {
-    if (!counts_elements_) return size_;
-    const std::uint32_t named = elements_.block_threads;
-    return LaunchSize::try_for_elements(elements_.count, named != 0 ? named : suitable, site);
-  }
-
- private:
-  LaunchSize size_ = {};
-  Elements elements_ = {};
-  bool counts_elements_ = false;
-};
-
-/// The stream of a launch, and the source line of the launch.
-struct LaunchStream {
-  LaunchStream(StreamRef on, CallSite from = CallSite::here()) noexcept : stream(on), site(from) {}
-  StreamRef stream;
-  CallSite site;
-};
 
 /// A handle of a loaded kernel.
 class TERN_EXPORT Kernel {

@@ -44,13 +44,9 @@
 
 namespace tern {
 
-enum class Tracking : std::uint8_t {
-  strict,
-  permissive,  // untracked memory is skipped and counted
-};
-
 struct RecorderOptions {
-  Tracking tracking = Tracking::strict;
+  /// Skip and count memory whose uses cannot be tracked, instead of failing with untracked_buffer.
+  bool permissive = false;
   /// If set, only memory of this resource is accepted. Other memory fails with invalid_argument.
   ResourceHandle resource = {};
 };

@@ -34,6 +34,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tern/core/bytes.hpp"
@@ -110,34 +111,6 @@ struct BudgetOptions {
   Overflow overflow = Overflow::spill;
 };
 
-/// The counts of a budget at one moment. The parts may be off by the calls in progress.
-struct BudgetState {
-  std::size_t limit_bytes = 0;
-  std::size_t charged_bytes = 0;
-  std::size_t admitted_bytes = 0;
-  std::size_t pending_bytes = 0;
-  std::size_t provisional_bytes = 0;
-  std::size_t reserved_bytes = 0;
-  std::size_t peak_bytes = 0;
-
-  friend bool operator==(const BudgetState&, const BudgetState&) noexcept = default;
-};
-
-/// The result of Budget::drain().
-struct Drained {
-  /// Bytes that are no longer charged.
-  std::size_t released_bytes = 0;
-  /// The number of streams whose query failed. Their bytes stay pending.
-  std::size_t failed_streams = 0;
-};
-
-/// The peak of an open PeakWindow, and its link in the list of the budget's windows. Internal.
-struct PeakSlot {
-  std::size_t peak_bytes = 0;
-  PeakSlot* next = nullptr;
-  bool is_open = false;
-};
-
 /// A node in a tree of limits.
 class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
  public:
@@ -157,8 +130,6 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   [[nodiscard]] DeviceId device() const noexcept { return device_; }
   [[nodiscard]] Overflow overflow() const noexcept { return overflow_; }
 
-  /// Returns all counts.
-  [[nodiscard]] BudgetState state() const noexcept;
   /// The limit; max_request_bytes if there is none.
   [[nodiscard]] std::size_t limit_bytes() const noexcept { return limit().value_bytes(); }
   [[nodiscard]] bool has_limit() const noexcept { return limit().is_finite(); }
@@ -185,13 +156,8 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
 
   /// Admitted bytes with this tag. The sum over all tags is used_bytes().
   [[nodiscard]] std::size_t used_bytes(Tag tag) const noexcept;
-  /// Admitted bytes of one tag.
-  struct TagUse {
-    Tag tag = {};
-    std::size_t used_bytes = 0;
-  };
-  /// Returns the tags with more than 0 admitted bytes. Throws std::bad_alloc.
-  [[nodiscard]] std::vector<TagUse> used_by_tag() const;
+  /// Returns the tags with more than 0 admitted bytes, each with its bytes. Throws std::bad_alloc.
+  [[nodiscard]] std::vector<std::pair<Tag, std::size_t>> used_by_tag() const;
 
   /// Sets the limit for later requests. A limit below the charged bytes revokes nothing; requests
   /// fail until enough bytes are freed. Throws DeviceMismatch for a limit of another device.
@@ -218,8 +184,9 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
 
   /// Checks which pending frees of the tree have completed and ends their charges. Also retries
   /// failed frees of the BudgetResources in the tree. Queries each stream until a query finds
-  /// nothing new; never waits. Requests at the limit call drain() themselves.
-  Drained drain() noexcept;
+  /// nothing new; never waits. Requests at the limit call drain() themselves. Returns the bytes
+  /// that are no longer charged. If the query of a stream fails, its bytes stay pending.
+  std::size_t drain() noexcept;
   /// Waits for everything that is pending in the tree. If a stream cannot be waited for, its bytes
   /// stay pending, and the first such failure is returned at the end. The work of a lost device
   /// counts as completed.
@@ -231,6 +198,13 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   friend class PeakWindow;
   friend class PendingFrees;
   friend class Reservation;
+
+  // The peak of an open PeakWindow, and its link in the list of the budget's windows.
+  struct PeakSlot {
+    std::size_t peak_bytes = 0;
+    PeakSlot* next = nullptr;
+    bool is_open = false;
+  };
 
   // Set in admitted_ while a window is open. Admissions then take window_mutex_ and update every
   // window.
@@ -312,7 +286,7 @@ class TERN_EXPORT PeakWindow {
 
  private:
   const BudgetHandle budget_;
-  PeakSlot slot_;
+  Budget::PeakSlot slot_;
 };
 
 /// Bytes that are claimed before they are needed.

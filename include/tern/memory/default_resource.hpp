@@ -86,18 +86,9 @@ TERN_EXPORT ResourceHandle shutdown_default_resource(const Device& device);
 
 /// The result of shutdown().
 struct ShutdownReport {
-  /// Live blocks that share a device, a tag and an allocating source line.
-  struct Leak {
-    std::string device;
-    Tag tag = {};
-    /// The line that allocated the blocks. Known only for blocks of default resources, and only if
-    /// TERN_MEMORY contains "track"; check CallSite::is_known().
-    CallSite site = {};
-    std::size_t bytes = 0;
-    std::size_t blocks = 0;
-  };
-  /// Live blocks, grouped; the largest group first.
-  std::vector<Leak> leaks;
+  /// Live blocks, grouped; the largest group first. Call sites are known only for blocks of default
+  /// resources, and only if TERN_MEMORY contains "track"; check CallSite::is_known().
+  std::vector<Holder> leaks;
   /// The number of frees that failed without a caller to tell, and the bytes that are still live
   /// because of such failures.
   std::uint64_t failed_frees = 0;

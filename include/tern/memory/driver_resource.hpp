@@ -1,9 +1,6 @@
 // Resources that keep nothing: each request and each free is a call of the driver. DirectResource
-// allocates in the order of the host, AsyncResource in the order of streams.
-//
-// DriverResource is their common base. It checks requests, assigns generations, lets exactly one
-// caller free a block, and counts. The granted size is the requested size. Thread-safe; keeps its
-// device open.
+// allocates in the order of the host, AsyncResource in the order of streams. Both are
+// DriverResources (detail/memory/driver_resource.hpp): the granted size is the requested size.
 
 #pragma once
 
@@ -13,65 +10,13 @@
 #include <vector>
 
 #include "tern/core/call_site.hpp"
-#include "tern/detail/memory/live_counters.hpp"
+#include "tern/detail/memory/driver_resource.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/device_info.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/resource.hpp"
 
 namespace tern {
-
-class TERN_EXPORT DriverResource : public Resource {
- public:
-  [[nodiscard]] const Device& device() const noexcept override { return device_; }
-  [[nodiscard]] ResourceTraits traits() const noexcept override;
-  [[nodiscard]] Statistics statistics() const noexcept override;
-  [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
-  [[nodiscard]] std::size_t good_size(const Request& request) const noexcept override {
-    return request.bytes;
-  }
-  [[nodiscard]] Result<void> try_deallocate(
-      const Block& block, StreamRef stream,
-      const CallSite& site = CallSite::here()) noexcept override;
-
- protected:
-  /// In whose order the driver allocates and frees.
-  enum class Order : std::uint8_t { host, stream };
-
-  /// `not_recycled` is the sentence for requests that want what their stream has freed: a driver
-  /// cannot promise that. Throws InvalidArgument if the device is not open.
-  DriverResource(Device device, Order order, const char* not_recycled);
-
-  /// What was taken: some drivers want to hear again what they were asked for.
-  struct Piece {
-    void* address = nullptr;
-    std::size_t bytes = 0;
-    std::size_t alignment = 0;  // as in the request
-  };
-
-  /// Returns when the stream has passed everything submitted to it, or can no longer: for drivers
-  /// that free in the order of the host.
-  [[nodiscard]] Result<void> wait_for(StreamRef stream) const noexcept;
-
- private:
-  /// Here and below, where the driver has the order of streams, a call that names none is on the
-  /// default stream.
-  [[nodiscard]] virtual Result<void*> take(const Request& request, StreamRef stream) noexcept = 0;
-  /// Gives back what was taken and never used.
-  virtual void put_back(const Piece& piece, StreamRef stream, const CallSite& site) noexcept = 0;
-  /// Gives back what the stream may still use. The mark is the one the memory is gone with; none if
-  /// it is gone already.
-  [[nodiscard]] virtual Result<Mark> give(const Piece& piece, StreamRef stream,
-                                          const CallSite& site) noexcept = 0;
-
-  [[nodiscard]] Result<Block> begin(const Request& request) noexcept;
-  [[nodiscard]] StreamRef ordered_by(StreamRef stream) const noexcept;
-
-  const Device device_;
-  const Order order_;
-  const char* const not_recycled_;
-  LiveCounters counters_;
-};
 
 // A DirectResource calls the driver for every block: one call to allocate, one call to free.
 //

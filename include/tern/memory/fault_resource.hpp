@@ -22,20 +22,14 @@
 
 namespace tern {
 
-/// The operation that a rule makes fail.
-enum class FaultCall : std::uint8_t { allocate, free };
-
-/// When the call fails, relative to the call of the upstream.
-enum class FaultMoment : std::uint8_t {
-  before,  // the upstream is not called
-  after,   // the upstream allocates and the block is freed again; not allowed for frees
-};
-
 /// One rule. A call fails if it passes all filters and is selected by `nth`, `every` or `rate`. If
 /// none of the three is set, every call that passes the filters fails.
 struct FaultRule {
-  FaultCall call = FaultCall::allocate;
-  FaultMoment moment = FaultMoment::before;
+  /// The rule is about frees instead of allocations.
+  bool for_frees = false;
+  /// The upstream allocates, and the block is freed again. By default the upstream is not called.
+  /// Not allowed for frees.
+  bool after_upstream = false;
   /// Filters. A rule does not count calls that fail its filters. For allocations, sizes are
   /// requested sizes; for frees, granted sizes.
   std::optional<Tag> tag = {};
@@ -80,13 +74,13 @@ class TERN_EXPORT FaultResource final : public WrappingResource {
  private:
   struct Plan;
   struct Hit {
-    FaultMoment moment = FaultMoment::before;
+    bool after_upstream = false;
     ErrorCode code = ErrorCode::out_of_memory;
     std::uint64_t rule = 0;    // number of the rule, from 1; 0 for fail_next()
     std::uint64_t number = 0;  // number of the call among those that match the rule, from 1
   };
   [[nodiscard]] static std::shared_ptr<Plan> checked_plan(std::vector<FaultRule> rules);
-  [[nodiscard]] std::optional<Hit> hit(FaultCall call, std::size_t bytes, Tag tag) noexcept;
+  [[nodiscard]] std::optional<Hit> hit(bool is_free, std::size_t bytes, Tag tag) noexcept;
 
   std::mutex mutex_;
   std::shared_ptr<Plan> plan_;  // guarded by mutex_

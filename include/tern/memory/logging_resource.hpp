@@ -97,12 +97,6 @@ class TERN_EXPORT LogSink {
 
 using LogSinkHandle = std::shared_ptr<LogSink>;
 
-/// Discards all records. Useful to measure the cost of logging itself.
-class TERN_EXPORT NullSink final : public LogSink {
- public:
-  [[nodiscard]] bool write(const LogRecord& record) override;
-};
-
 /// Keeps the latest records in a ring that is allocated once, in the constructor.
 class TERN_EXPORT RingSink final : public LogSink {
  public:
@@ -120,30 +114,16 @@ class TERN_EXPORT RingSink final : public LogSink {
   std::uint64_t written_ = 0;
 };
 
-/// Appends each record to a file as one line. Each line is one system call, so no record is lost in
-/// a buffer when the process ends. With several threads, lines may appear out of LogRecord::order.
-class TERN_EXPORT FileSink final : public LogSink {
- public:
-  /// Opens the file for appending and creates it if needed. Throws FileError.
-  explicit FileSink(const std::string& path);
-  ~FileSink() override;
-  [[nodiscard]] bool write(const LogRecord& record) override;
+/// Returns a sink that appends each record to a file as one line. Each line is one system call, so
+/// no record is lost in a buffer when the process ends. A line that was not written completely is a
+/// dropped record. With several threads, lines may appear out of LogRecord::order. Opens the file
+/// for appending and creates it if needed. Throws FileError.
+[[nodiscard]] TERN_EXPORT LogSinkHandle make_file_sink(const std::string& path);
 
- private:
-  int file_ = -1;
-};
-
-/// Calls a function with each record. If the function throws, the record counts as dropped.
-class TERN_EXPORT CallbackSink final : public LogSink {
- public:
-  /// Throws InvalidArgument if the function is empty.
-  explicit CallbackSink(AnyFunction<void(const LogRecord&)> function);
-  /// Writes one line. Returns false if the line was not written completely.
-  [[nodiscard]] bool write(const LogRecord& record) override;
-
- private:
-  const AnyFunction<void(const LogRecord&)> function_;
-};
+/// Returns a sink that calls a function with each record. If the function throws, the record counts
+/// as dropped. Throws InvalidArgument if the function is empty.
+[[nodiscard]] TERN_EXPORT LogSinkHandle
+make_callback_sink(AnyFunction<void(const LogRecord&)> function);
 
 /// Passes every call on to its upstream and logs the result.
 class TERN_EXPORT LoggingResource final : public WrappingResource {

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -43,12 +44,6 @@ namespace tern {
 
 class Reservation;
 
-/// Restricts the memory that may serve a request.
-enum class Source : std::uint8_t {
-  any,       // no restriction
-  recycled,  // only memory that the request's stream freed itself, which needs no wait
-};
-
 /// Whether the host may wait for streams in order to serve the request.
 enum class Wait : std::uint8_t { forever, never };
 
@@ -63,7 +58,9 @@ struct Request {
   StreamRef stream = {};
   Tag tag = {};
   CallSite site = CallSite::here();
-  Source source = Source::any;
+  /// Only memory that the request's stream freed itself, which needs no wait, may serve the
+  /// request.
+  bool only_recycled = false;
   Wait wait = Wait::forever;
   /// Bytes reserved earlier with Budget::try_reserve(). The request draws its charge from them
   /// instead of claiming new bytes. Null means no reservation.
@@ -177,6 +174,17 @@ struct Statistics {
                ? 0
                : 1 - static_cast<double>(largest_free_bytes) / static_cast<double>(free_bytes);
   }
+};
+
+/// All live blocks that share a device, a tag and an allocating source line.
+struct Holder {
+  std::string device;  // the spec
+  Tag tag = {};
+  CallSite site = {};
+  std::size_t bytes = 0;
+  std::size_t blocks = 0;
+  /// LiveBlock::order of the oldest of these blocks. 0 if a TrackingResource did not record it.
+  std::uint64_t oldest = 0;
 };
 
 /// The properties of a resource. They are constant for its life. Wrappers usually return the traits

@@ -61,16 +61,6 @@ struct TagTotal {
   std::uint64_t allocations = 0;
 };
 
-/// All live blocks with one tag that were allocated on one source line.
-struct Holder {
-  Tag tag = {};
-  CallSite site = {};
-  std::size_t bytes = 0;
-  std::size_t blocks = 0;
-  /// LiveBlock::order of the oldest of these blocks.
-  std::uint64_t oldest = 0;
-};
-
 /// Counts allocations by requested size. Bucket 0 counts sizes up to 16 bytes, bucket i sizes up to
 /// 16 << i, and the last bucket all larger sizes.
 struct SizeHistogram {
@@ -157,19 +147,13 @@ class RequestWindow {
 
 /// A snapshot of one resource and its device.
 struct MemoryReport {
-  /// Live blocks of the resource with one tag.
-  struct TagUse {
-    Tag tag = {};
-    std::size_t bytes = 0;
-    std::size_t blocks = 0;
-  };
-
   std::string resource;  // Resource::name()
   std::string device;    // the device's spec, such as "cuda:0"
   Statistics statistics = {};
   DeviceActivity activity = {};
-  /// Live blocks of the resource by tag, largest first, and the sum of their bytes.
-  std::vector<TagUse> tags;
+  /// Live blocks of the resource by tag, largest first, and the sum of their bytes. The report does
+  /// not know the peaks and the numbers of allocations, so these are 0.
+  std::vector<TagTotal> tags;
   std::size_t tagged_bytes = 0;
 
   /// Returns the report as several lines of text. Throws std::bad_alloc.

@@ -73,13 +73,17 @@ struct ColumnParts {
   std::optional<std::size_t> null_count = {};
 };
 
-/// How to allocate a new column.
+/// How to allocate a new column, or a table.
 struct ColumnOptions {
-  /// One entry for each value: not zero if the value is present. Empty if all values are present.
+  /// Column: one entry for each value, not zero if the value is present. Empty if all values are
+  /// present.
   std::span<const std::uint8_t> valid = {};
-  /// Allocate a validity bitmap even if `valid` is empty.
+  /// Column: allocate a validity bitmap even if `valid` is empty. For a table, the schema decides.
   bool is_nullable = false;
-  /// The size of the values buffer of a column of strings or binaries.
+  /// Table: the dtype of the row count in device memory, u32 or u64. With void_, only the host has
+  /// a row count, and it is 0.
+  DType row_count = DType::u64;
+  /// The size of the values buffer of each column of strings or binaries.
   std::size_t data_bytes = 0;
   StorageOptions storage = {};
   CallSite site = CallSite::here();
@@ -250,17 +254,6 @@ struct TableOptions {
   CallSite site = CallSite::here();
 };
 
-/// How to allocate a table.
-struct TableAllocation {
-  /// The dtype of the row count in device memory: u32 or u64. With void_, only the host has a row
-  /// count, and it is 0.
-  DType row_count = DType::u64;
-  /// The size of the values buffer of each column of strings or binaries.
-  std::size_t data_bytes = 0;
-  StorageOptions storage = {};
-  CallSite site = CallSite::here();
-};
-
 class TERN_EXPORT Table {
  public:
   /// Creates a table without columns and rows.
@@ -284,9 +277,9 @@ class TERN_EXPORT Table {
   /// validity bitmap of ones. Fails with the failures of an allocation.
   [[nodiscard]] static Result<Table> try_allocate(const Device& device, Schema schema,
                                                   std::size_t capacity,
-                                                  const TableAllocation& options = {}) noexcept;
+                                                  const ColumnOptions& options = {}) noexcept;
   [[nodiscard]] static Table allocate(const Device& device, Schema schema, std::size_t capacity,
-                                      const TableAllocation& options = {}) {
+                                      const ColumnOptions& options = {}) {
     return try_allocate(device, std::move(schema), capacity, options).value();
   }
 

@@ -14,6 +14,7 @@
 
 #include "tern/core/call_site.hpp"
 #include "tern/detail/core/visibility.hpp"
+#include "tern/detail/trace/record.hpp"
 
 namespace tern {
 
@@ -55,14 +56,6 @@ enum class FindingCode : std::uint16_t {
 [[nodiscard]] TERN_EXPORT std::string code_text(FindingCode code);
 /// Returns the title, such as "reuse-before-ready".
 [[nodiscard]] TERN_EXPORT std::string_view title(FindingCode code) noexcept;
-
-/// A range of bytes in a memory space. Space 0 is host memory, and each device has a space of its
-/// own. Offsets are relative to a stable base and never addresses. An empty range touches nothing.
-struct SpaceRange {
-  std::uint32_t space = 0;
-  std::uint64_t offset = 0;
-  std::uint64_t bytes = 0;
-};
 
 struct TERN_EXPORT Finding {
   FindingCode code = FindingCode::missing_wait;

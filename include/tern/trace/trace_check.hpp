@@ -45,13 +45,6 @@ namespace tern {
 
 class TERN_EXPORT TraceReader {
  public:
-  /// What the writer stored about itself and the run.
-  struct About {
-    std::string writer = {};
-    std::string context = {};
-    std::string replay = {};
-  };
-
   /// Opens a trace file. Fails with file if the file cannot be read, with bad_format if it is not a
   /// trace, and with unsupported if the trace has a later format version.
   [[nodiscard]] static Result<TraceReader> try_open(const std::string& path);
@@ -65,8 +58,11 @@ class TERN_EXPORT TraceReader {
   TraceReader& operator=(TraceReader&&) noexcept;
   ~TraceReader();
 
-  /// Returns what the writer stored about itself and the run.
-  [[nodiscard]] const About& about() const noexcept;
+  /// These functions return what the writer stored: its name and version, the settings of the run,
+  /// and how to repeat the run.
+  [[nodiscard]] const std::string& writer() const noexcept;
+  [[nodiscard]] const std::string& context() const noexcept;
+  [[nodiscard]] const std::string& replay() const noexcept;
 
   /// Reads the next record. Returns false at the end of the trace. After a failure, every later
   /// call returns the same failure.

@@ -256,8 +256,8 @@ class CudaBackend final : public Backend {
   Result<bool> is_capturing(NativeStream stream) noexcept override {
     return streams_.is_capturing(stream);
   }
-  Result<NativeEvent> create_event(const EventOptions& options) noexcept override {
-    return streams_.create_event(options);
+  Result<NativeEvent> create_event(bool has_timing) noexcept override {
+    return streams_.create_event(has_timing);
   }
   void destroy_event(NativeEvent event) noexcept override { streams_.destroy_event(event); }
   Result<void> record(const Submission& submission, NativeEvent event) noexcept override {

@@ -8,7 +8,7 @@
 #include "backends/cuda/driver.hpp"
 #include "backends/cuda/staging.hpp"
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/detail/device/backend.hpp"
 
 namespace tern::cuda {
 

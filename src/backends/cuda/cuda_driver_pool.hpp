@@ -12,7 +12,7 @@
 
 #include "backends/cuda/context.hpp"
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/detail/device/backend.hpp"
 #include "tern/device/device_info.hpp"
 
 namespace tern::cuda {

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "backends/cuda/cuda_backend.hpp"
-#include "tern/core/config.hpp"
+#include "tern/detail/core/config.hpp"
 
 namespace tern::cuda {
 namespace {

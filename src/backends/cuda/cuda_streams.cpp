@@ -314,11 +314,11 @@ Result<void> CudaStreams::synchronize_all() noexcept {
   return recorded ? finished : recorded;
 }
 
-Result<NativeEvent> CudaStreams::create_event(const EventOptions& options) noexcept {
+Result<NativeEvent> CudaStreams::create_event(bool has_timing) noexcept {
   const ContextScope scope(context_);
   if (!scope) return scope.failure();
   CUevent event = nullptr;
-  const unsigned flags = options.timing ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING;
+  const unsigned flags = has_timing ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING;
   if (Result<void> made =
           context_.check(context_.cu().cuEventCreate(&event, flags), "cuEventCreate");
       !made) {

@@ -21,7 +21,7 @@
 
 #include "backends/cuda/context.hpp"
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/detail/device/backend.hpp"
 #include "tern/device/operations.hpp"
 
 namespace tern::cuda {
@@ -52,7 +52,7 @@ class CudaStreams {
   [[nodiscard]] Result<void> synchronize_all() noexcept;
   [[nodiscard]] Result<bool> is_capturing(NativeStream stream) noexcept;
 
-  [[nodiscard]] Result<NativeEvent> create_event(const EventOptions& options) noexcept;
+  [[nodiscard]] Result<NativeEvent> create_event(bool has_timing) noexcept;
   void destroy_event(NativeEvent event) noexcept;
   [[nodiscard]] Result<void> record(const Submission& submission, NativeEvent event) noexcept;
   [[nodiscard]] Result<void> wait(const Submission& submission, NativeEvent event) noexcept;

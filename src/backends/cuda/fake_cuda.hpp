@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "backends/cuda/driver_table.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/detail/device/backend.hpp"
 
 namespace tern::sim {
 class World;

@@ -7,7 +7,7 @@
 #include "backends/cuda/staging_queue.hpp"
 #include "backends/host/machine.hpp"
 #include "backends/host/worker_team.hpp"
-#include "tern/core/config.hpp"
+#include "tern/detail/core/config.hpp"
 
 namespace tern::cuda {
 namespace {

@@ -24,7 +24,7 @@
 #include "backends/fake_cuda/fake_driver.hpp"
 #include "backends/fake_cuda/recycled_handles.hpp"
 #include "backends/sim/world.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/detail/device/backend.hpp"
 
 namespace tern::sim {
 

@@ -163,7 +163,7 @@ CUresult cuEventCreate(CUevent* event, unsigned flags) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     const Result<NativeEvent> made =
-        here.backend().create_event({.timing = (flags & CU_EVENT_DISABLE_TIMING) == 0});
+        here.backend().create_event((flags & CU_EVENT_DISABLE_TIMING) == 0);
     if (!made) return sim::result_of(made.failure());
     *event = as_handle<CUevent>(here.state.events.add(
         std::make_shared<FakeEvent>(here.backend(), here.device, *made, flags)));

@@ -238,10 +238,10 @@ class HostBackend final : public Backend {
     return {};
   }
 
-  Result<NativeEvent> create_event(const EventOptions& options) noexcept override {
+  Result<NativeEvent> create_event(bool has_timing) noexcept override {
     try {
       auto event = std::make_unique<HostEvent>();
-      if (options.timing) event->stamp = std::make_shared<TimeStamp>();
+      if (has_timing) event->stamp = std::make_shared<TimeStamp>();
       return NativeEvent{word(event.release())};
     } catch (const std::bad_alloc&) {
       return no_host_memory(sizeof(HostEvent), "an event");

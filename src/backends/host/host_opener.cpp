@@ -5,7 +5,7 @@
 #include "backends/host/host_backend.hpp"
 #include "backends/host/machine.hpp"
 #include "core/text.hpp"
-#include "tern/core/config.hpp"
+#include "tern/detail/core/config.hpp"
 
 namespace tern::host {
 namespace {

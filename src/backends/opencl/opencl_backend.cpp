@@ -224,10 +224,10 @@ class OpenClBackend final : public Backend {
     return opencl::wait(target<Stream>(native).position());
   }
 
-  Result<NativeEvent> create_event(const EventOptions& options) noexcept override {
+  Result<NativeEvent> create_event(bool has_timing) noexcept override {
     if (Result<void> alive = context_->check_alive(); !alive) return alive.failure();
     try {
-      return NativeEvent{word(new RecordedEvent(options.timing))};
+      return NativeEvent{word(new RecordedEvent(has_timing))};
     } catch (const std::bad_alloc&) {
       return no_host_memory(sizeof(RecordedEvent), "an event");
     }

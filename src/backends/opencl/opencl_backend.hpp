@@ -14,7 +14,7 @@
 #include "backends/opencl/opencl_devices.hpp"
 #include "backends/opencl/opencl_table.hpp"
 #include "tern/core/result.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/detail/device/backend.hpp"
 
 namespace tern::opencl {
 

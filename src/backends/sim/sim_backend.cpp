@@ -134,7 +134,7 @@ class SimBackend final : public Backend, public HostOrder {
       return not_live(address);
     }
     // A driver may wait for the device here; with implicit_sync=documented it does.
-    if (!device().loss && world_->options().implicit_sync == ImplicitSync::documented) {
+    if (!device().loss && world_->options().implicit_sync) {
       if (Result<void> waited = world_->wait_for_all(index_); !waited) return waited;
     } else if (world_->flip(4) == 1) {
       world_->run_all(index_);
@@ -483,7 +483,7 @@ class SimBackend final : public Backend, public HostOrder {
     return world_->take_failure_of_work();
   }
 
-  Result<NativeEvent> create_event(const EventOptions&) noexcept override {
+  Result<NativeEvent> create_event(bool) noexcept override {
     const Result<Entry> entry = world_->enter("create_event");
     if (!entry) return entry.failure();
     if (Result<void> begun = begin(FaultClass::stream, "create_event"); !begun) {
@@ -851,7 +851,7 @@ class SimBackend final : public Backend, public HostOrder {
       if (state.passed == state.submitted) operation.staged.assign(first, first + bytes);
     }
     world_->submit(stream, std::move(operation));
-    if (world_->options().implicit_sync == ImplicitSync::documented) {
+    if (world_->options().implicit_sync) {
       return wait_and_acquire(stream);
     }
     if (coin == blocks) world_->run_towards(stream, state.submitted);

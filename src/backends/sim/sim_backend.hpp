@@ -8,7 +8,7 @@
 #include "backends/sim/world.hpp"
 #include "tern/core/result.hpp"
 #include "tern/detail/core/visibility.hpp"
-#include "tern/device/backend.hpp"
+#include "tern/detail/device/backend.hpp"
 
 namespace tern::sim {
 

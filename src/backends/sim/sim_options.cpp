@@ -77,10 +77,10 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
                                                                   {"friendly", Reuse::friendly}};
   static constexpr std::pair<std::string_view, Mode> modes[] = {
       {"throw", Mode::raise}, {"collect", Mode::collect}, {"abort", Mode::abort}};
-  static constexpr std::pair<std::string_view, Report> reports[] = {{"print", Report::print},
-                                                                    {"quiet", Report::quiet}};
-  static constexpr std::pair<std::string_view, ImplicitSync> credits[] = {
-      {"none", ImplicitSync::none}, {"documented", ImplicitSync::documented}};
+  static constexpr std::pair<std::string_view, bool> reports[] = {{"print", true},
+                                                                  {"quiet", false}};
+  static constexpr std::pair<std::string_view, bool> credits[] = {{"none", false},
+                                                                  {"documented", true}};
 
   if (key == "seed") {
     if (parse_seed(value, options.seed)) return {};
@@ -99,7 +99,7 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
     return refuse(key, value, "throw, collect or abort");
   }
   if (key == "report") {
-    if (choose(value, reports, options.report)) return {};
+    if (choose(value, reports, options.print_findings)) return {};
     return refuse(key, value, "print or quiet");
   }
   if (key == "memory") {
@@ -179,9 +179,6 @@ Result<void> check_options(const Options& options) {
   if (options.mode > Mode::abort) {
     return wrong("mode", static_cast<std::uint64_t>(options.mode), "one of sim::Mode");
   }
-  if (options.report > Report::quiet) {
-    return wrong("report", static_cast<std::uint64_t>(options.report), "one of sim::Report");
-  }
   if (options.memory_bytes &&
       (*options.memory_bytes < min_memory_bytes || *options.memory_bytes > max_memory_bytes)) {
     return wrong("memory_bytes", *options.memory_bytes, "2 MiB to 16 TiB");
@@ -239,10 +236,10 @@ std::string canonical_text(const Options& options) {
       // The depth matters only for pct, and for mix, which may select pct.
       options.policy == Policy::pct || options.policy == Policy::mix ? options.pct_depth : 0,
       static_cast<unsigned>(options.reuse), static_cast<unsigned>(options.mode),
-      static_cast<unsigned>(options.report), options.memory_bytes ? 1 : 0,
+      options.print_findings ? 0 : 1, options.memory_bytes ? 1 : 0,
       options.memory_bytes.value_or(0), flag(options.check), flag(options.concurrent_managed),
       flag(options.float64), flag(options.strict_kernels), flag(options.per_thread_host),
-      static_cast<unsigned>(options.implicit_sync), options.faults, options.profile, options.trace);
+      options.implicit_sync ? 1 : 0, options.faults, options.profile, options.trace);
 }
 
 }  // namespace tern::sim

@@ -7,8 +7,8 @@
 
 #include "backends/device_spec.hpp"
 #include "tern/backends/sim.hpp"
-#include "tern/core/config.hpp"
 #include "tern/core/result.hpp"
+#include "tern/detail/core/config.hpp"
 
 namespace tern::sim {
 

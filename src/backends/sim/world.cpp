@@ -474,7 +474,7 @@ Result<void> World::keep(Finding finding, InTrace in_trace) {
     std::fputs(finding.text().c_str(), stderr);
     std::abort();
   }
-  if (options_.report == Report::print) printer_.print(finding);
+  if (options_.print_findings) printer_.print(finding);
   findings_.push_back(std::move(finding));
   if (options_.mode == Mode::collect) return {};
   const Failure failure = violation(findings_.back());

@@ -24,7 +24,7 @@ PageStore::~PageStore() {
       const NativePages handle = region.mapped[page];
       if (handle.value == 0) continue;
       const std::size_t bytes = pages_of(region, page) * page_bytes;
-      closed_.unpoison(region.base + page * page_bytes, bytes);
+      poisoning_.unpoison(region.base + page * page_bytes, bytes);
       static_cast<void>(device_.try_unmap(region.base + page * page_bytes, bytes));
       static_cast<void>(device_.try_release_pages(handle));
     }
@@ -218,7 +218,7 @@ PageStore::Unbacked PageStore::unback(std::uint64_t offset, std::uint64_t pages)
     std::byte* const address = region.base + (first + done) * page_bytes;
     const std::uint64_t count = pages_of(region, first + done);
     ++driver_calls_;
-    closed_.unpoison(address, count * page_bytes);
+    poisoning_.unpoison(address, count * page_bytes);
     if (Result<void> unmapped = device_.try_unmap(address, count * page_bytes); !unmapped) {
       return {done, unmapped};
     }

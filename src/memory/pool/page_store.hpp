@@ -15,7 +15,7 @@
 #include <memory>
 #include <vector>
 
-#include "memory/pool/closed_blocks.hpp"
+#include "memory/pool/block_poisoning.hpp"
 #include "memory/pool/handle_map.hpp"
 #include "memory/pool/size_class.hpp"
 #include "tern/core/result.hpp"
@@ -28,10 +28,10 @@ class PageStore {
   static constexpr std::uint64_t page_granules = page_bytes / granule_bytes;
 
   /// Throws std::bad_alloc.
-  PageStore(Device device, std::size_t address_bytes, ClosedBlocks closed = {})
+  PageStore(Device device, std::size_t address_bytes, BlockPoisoning poisoning = {})
       : device_(std::move(device)),
         address_bytes_(address_bytes),
-        closed_(closed),
+        poisoning_(poisoning),
         handles_(std::make_unique<HandleMap>()) {}
   /// Unmaps and releases everything; errors of the driver are ignored.
   ~PageStore();
@@ -106,7 +106,7 @@ class PageStore {
 
   const Device device_;
   const std::size_t address_bytes_;
-  const ClosedBlocks closed_;
+  const BlockPoisoning poisoning_;
   std::vector<Region> regions_;
   const std::unique_ptr<HandleMap> handles_;
   std::vector<Unmapped> unmapped_;  // has capacity for every handle

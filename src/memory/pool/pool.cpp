@@ -82,17 +82,17 @@ Pool::Pool(const Resource& owner, Device device, const PoolOptions& options)
       wants_notes_(device_.info().wants_notes),
       host_shares_(options.kind != MemoryKind::device),
       has_pages_(choose_pages(device_, options)),
-      closed_(host_shares_ || device_.can(Capability::host_access)),
-      is_plain_(!wants_notes_ && !host_shares_ && !closed_.is_on()),
+      poisoning_(host_shares_ || device_.can(Capability::host_access)),
+      is_plain_(!wants_notes_ && !host_shares_ && !poisoning_.is_on()),
       ranges_(&owner, device_id_, has_pages_ ? PageStore::page_granules : 0),
       limit_bytes_(options.limit_bytes) {
   if (has_pages_) {
     const std::size_t most = device_.info().total_bytes;
     pages_.emplace(device_, std::max(most / regions_per_device, std::min(most, min_region_bytes)),
-                   closed_);
+                   poisoning_);
     ranges_.set_handles(pages_->handles());
   } else {
-    segments_.emplace(device_, options.kind, closed_);
+    segments_.emplace(device_, options.kind, poisoning_);
   }
   static_cast<void>(try_cache(host_slot).value());
   note_change();
@@ -122,7 +122,7 @@ Result<StreamCache*> Pool::try_cache(std::size_t slot) noexcept {
 // --- Allocating
 
 void Pool::note_begin(const Descriptor& range, const Request& request) noexcept {
-  closed_.unpoison(range);
+  poisoning_.unpoison(range);
   if (!wants_notes_) return;
   const Suballocation note = as_note(*result_of(range));
   if (host_shares_ || !request.stream.id()) {
@@ -210,7 +210,7 @@ Descriptor* Pool::find(Search& search) noexcept {
       return range;
     }
   }
-  const bool is_recycled = search.request.source == Source::recycled;
+  const bool is_recycled = search.request.only_recycled;
   // If memory is short, prefer ranges that streams have passed: available ranges can be joined.
   if (is_tight_.load(std::memory_order_relaxed) && !is_recycled) {
     poll(max_questions_per_request);
@@ -353,7 +353,7 @@ Descriptor* Pool::take(Search& search, Thoroughness how) noexcept {
     return nullptr;
   }
   Descriptor* range = nullptr;
-  if (search.request.source != Source::recycled) {
+  if (!search.request.only_recycled) {
     search.rung = &Counts::available_hits;
     range = ranges_.take_available(
         search.granules, search.alignment,
@@ -525,9 +525,9 @@ void Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_use, const
     }
   }
   // Before another thread can allocate it.
-  if (closed_.is_on()) {
+  if (poisoning_.is_on()) {
     const Result<bool> is_done = last_use ? Device::try_is_done(last_use) : Result<bool>(true);
-    if (is_done && *is_done) closed_.poison(range);
+    if (is_done && *is_done) poisoning_.poison(range);
   }
   range.next = nullptr;
   if (!id || !last_use) {
@@ -594,7 +594,7 @@ void Pool::put_all_available(Descriptor* list) noexcept {
   const std::lock_guard lock(ranges_mutex_);
   while (list != nullptr) {
     Descriptor& range = *std::exchange(list, list->next);
-    closed_.poison(range);
+    poisoning_.poison(range);
     ranges_.put_available(range);
   }
   note_change();
@@ -665,10 +665,10 @@ Mark Pool::newest_mark(StreamCache& cache) noexcept {
 }
 
 void Pool::close_settled(const Lane& lane, std::uint64_t sequence) const noexcept {
-  if (!closed_.is_on()) return;
+  if (!poisoning_.is_on()) return;
   for (const Descriptor* range = lane.oldest; range != nullptr && range->sequence <= sequence;
        range = range->newer) {
-    closed_.poison(*range);
+    poisoning_.poison(*range);
   }
 }
 

@@ -36,7 +36,7 @@
 #include "core/fork_count.hpp"
 #include "device/device_state.hpp"
 #include "memory/block_table.hpp"
-#include "memory/pool/closed_blocks.hpp"
+#include "memory/pool/block_poisoning.hpp"
 #include "memory/pool/counting_lock.hpp"
 #include "memory/pool/page_store.hpp"
 #include "memory/pool/ranges.hpp"
@@ -271,7 +271,7 @@ class Pool {
   /// is done.
   const bool host_shares_;
   const bool has_pages_;
-  const ClosedBlocks closed_;
+  const BlockPoisoning poisoning_;
   /// No checker, no memory tool and not shared with the host: the fast path applies.
   const bool is_plain_;
 

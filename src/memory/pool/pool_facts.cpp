@@ -131,7 +131,7 @@ Failure Pool::refusal(const Search& search) noexcept {
   const char* text =
       "a pool on '{device}' cannot allocate {requested}: {live} of {limit} are in use. Free "
       "something, raise the limit, or ask for less.";
-  if (search.request.source == Source::recycled) {
+  if (search.request.only_recycled) {
     text =
         "a pool on '{device}' cannot allocate {requested}: the stream has not freed enough itself, "
         "and the request allows no other memory.";

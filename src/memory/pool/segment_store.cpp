@@ -7,7 +7,7 @@ namespace tern::pool {
 
 SegmentStore::~SegmentStore() {
   for (const Segment& segment : segments_) {
-    closed_.unpoison(segment.address, segment.bytes);
+    poisoning_.unpoison(segment.address, segment.bytes);
     static_cast<void>(device_.try_release(segment.address));
   }
 }
@@ -34,7 +34,7 @@ Result<void> SegmentStore::try_release(std::uint64_t offset) noexcept {
   const auto found = std::ranges::find(segments_, reinterpret_cast<void*>(offset * granule_bytes),
                                        &Segment::address);
   ++driver_calls_;
-  closed_.unpoison(found->address, found->bytes);
+  poisoning_.unpoison(found->address, found->bytes);
   if (Result<void> released = device_.try_release(found->address); !released) return released;
   held_bytes_ -= found->bytes;
   *found = segments_.back();

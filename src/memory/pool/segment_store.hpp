@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "memory/pool/closed_blocks.hpp"
+#include "memory/pool/block_poisoning.hpp"
 #include "memory/pool/size_class.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/device.hpp"
@@ -19,8 +19,8 @@ class SegmentStore {
  public:
   static constexpr std::size_t segment_bytes = std::size_t{64} << 20;
 
-  SegmentStore(Device device, MemoryKind kind, ClosedBlocks closed = {}) noexcept
-      : device_(std::move(device)), kind_(kind), closed_(closed) {}
+  SegmentStore(Device device, MemoryKind kind, BlockPoisoning poisoning = {}) noexcept
+      : device_(std::move(device)), kind_(kind), poisoning_(poisoning) {}
   /// Releases all segments; errors of the driver are ignored.
   ~SegmentStore();
   SegmentStore(const SegmentStore&) = delete;
@@ -41,7 +41,7 @@ class SegmentStore {
   };
   const Device device_;
   const MemoryKind kind_;
-  const ClosedBlocks closed_;
+  const BlockPoisoning poisoning_;
   std::vector<Segment> segments_;
   std::size_t held_bytes_ = 0;
   std::uint64_t driver_calls_ = 0;

@@ -223,7 +223,7 @@ class Program {
     });
     const auto events = {&start_, &end_};
     for (NativeEvent* event : events) {
-      const auto made = a_->create_event({.timing = true});
+      const auto made = a_->create_event(true);
       TERN_STEP(made);
       *event = *made;
       later([this, event] {
@@ -566,7 +566,7 @@ struct Belongings {
     add("borrow_stream", device_.borrow_stream(stream));
     add("query stream", device_.query(stream));
     add("synchronize stream", device_.synchronize(stream));
-    add("create_event", device_.create_event({}));
+    add("create_event", device_.create_event(false));
     add("record", device_.record({stream}, event));
     add("wait", device_.wait({stream}, event));
     add("query event", device_.query(event));
@@ -610,7 +610,7 @@ struct Belongings {
   void* base = device_.reserve(sim::page_bytes).value();
   NativePages pages = device_.create_pages(sim::page_bytes).value();
   NativeStream stream = device_.create_stream({}).value();
-  NativeEvent event = device_.create_event({.timing = true}).value();
+  NativeEvent event = device_.create_event(true).value();
   void* pooled = nullptr;
   KernelSource source;
   NativeKernel kernel;

@@ -73,7 +73,7 @@ TEST(CudaStreams, WaitForEventsOfOtherStreamsAndDevices) {
   StreamBench bench;
   const NativeStream first = bench.stream(), second = bench.stream(),
                      other = bench.stream(false, 1);
-  const NativeEvent event = bench.device().create_event({}).value();
+  const NativeEvent event = bench.device().create_event(false).value();
   const std::uint64_t hold = bench.hold(first);
   EXPECT_EQ(why(bench.device().record({first}, event)), "");
   EXPECT_FALSE(bench.device().query(event).value());
@@ -95,8 +95,8 @@ TEST(CudaStreams, WaitForEventsOfOtherStreamsAndDevices) {
 TEST(CudaStreams, MeasureTheTimeBetweenTwoEvents) {
   StreamBench bench;
   const NativeStream stream = bench.stream();
-  const NativeEvent start = bench.device().create_event({.timing = true}).value();
-  const NativeEvent end = bench.device().create_event({.timing = true}).value();
+  const NativeEvent start = bench.device().create_event(true).value();
+  const NativeEvent end = bench.device().create_event(true).value();
   EXPECT_EQ(why(bench.device().record({stream}, start)), "");
   bench.fill(bench.memory_, 1000, 1, stream);
   EXPECT_EQ(why(bench.device().record({stream}, end)), "");
@@ -104,7 +104,7 @@ TEST(CudaStreams, MeasureTheTimeBetweenTwoEvents) {
   EXPECT_GT(bench.device().elapsed_ns(start, end).value(), 0u);
   // Events are of a tick's precision: what comes out negative is none at all.
   EXPECT_EQ(bench.device().elapsed_ns(end, start).value(), 0u);
-  const NativeEvent plain = bench.device().create_event({}).value();
+  const NativeEvent plain = bench.device().create_event(false).value();
   EXPECT_EQ(code(bench.device().elapsed_ns(plain, end)), "driver");
   for (const NativeEvent event : {start, end, plain}) bench.device().destroy_event(event);
 }
@@ -112,7 +112,7 @@ TEST(CudaStreams, MeasureTheTimeBetweenTwoEvents) {
 TEST(CudaStreams, NameTheCallThatFailed) {
   StreamBench bench;
   const NativeStream stream = bench.stream();
-  const NativeEvent event = bench.device().create_event({}).value();
+  const NativeEvent event = bench.device().create_event(false).value();
   const auto failing = [&](const char* call, auto body) {
     bench.fake.fail_call(call, 1, CUDA_ERROR_UNKNOWN);
     const auto result = body();
@@ -122,7 +122,7 @@ TEST(CudaStreams, NameTheCallThatFailed) {
   Backend& device = bench.device();
   failing("cuStreamCreateWithPriority", [&] { return device.create_stream({}); });
   failing("cuStreamSynchronize", [&] { return device.synchronize(stream); });
-  failing("cuEventCreate", [&] { return device.create_event({}); });
+  failing("cuEventCreate", [&] { return device.create_event(false); });
   failing("cuEventRecord", [&] { return device.record({stream}, event); });
   failing("cuStreamWaitEvent", [&] { return device.wait({stream}, event); });
   failing("cuEventQuery", [&] { return device.query(event); });
@@ -236,7 +236,7 @@ TEST(CudaStreams, OfAThreadsOwnAreRefusedFromAnyOther) {
   EXPECT_EQ(why(device.synchronize(own.native)), "");
   void* const pooled = device.allocate_async({own.native}, 100, 256).value();
   test::Thread([&] {
-    const NativeEvent event = device.create_event({}).value();
+    const NativeEvent event = device.create_event(false).value();
     const Result<void> refused = device.synchronize(own.native);
     ASSERT_EQ(code(refused), "stream_misuse");
     EXPECT_EQ(refused.failure().number("stream"), std::uint64_t{stream_per_thread});
@@ -453,7 +453,7 @@ TEST(CudaStreams, LeaveACaptureOfSomebodyElseAlone) {
     StreamBench bench;
     Backend& device = bench.device();
     const CUstream captured = bench.foreign_stream();
-    const NativeEvent event = device.create_event({}).value();
+    const NativeEvent event = device.create_event(false).value();
     std::vector<std::byte> memory(10'000);
     bench.capture(captured, mode);
     const auto unharmed = [&](const char* what, const auto& result) {
@@ -505,7 +505,7 @@ TEST(CudaStreams, KeepTheLibrarysOwnEventsOutOfGraphs) {
   Backend& device = bench.device();
   const CUstream captured = bench.foreign_stream();
   const NativeStream stream = bench.stream();
-  const NativeEvent event = device.create_event({}).value();
+  const NativeEvent event = device.create_event(false).value();
   EXPECT_EQ(why(device.record({.stream = stream, .stays_out_of_graphs = true}, event)), "");
   EXPECT_FALSE(device.is_capturing(native(captured)).value());
   bench.capture(captured);

@@ -13,7 +13,7 @@
 #include "support/fake_driver_bench.hpp"
 #include "support/thread.hpp"
 #include "support/thread_famine.hpp"
-#include "tern/core/config.hpp"
+#include "tern/detail/core/config.hpp"
 
 namespace tern::cuda {
 namespace {

@@ -93,8 +93,8 @@ TEST_F(HostBackendTest, RefusesWithoutLossWhenTheHeapIsExhausted) {
   {
     const test::HeapExhausted exhausted;
     const Submission submission{backend->default_stream(), {}, {}};
-    is_refused = !backend->create_stream({}) && !backend->create_event({}) &&
-                 !backend->create_event({.timing = true}) && !backend->synchronize() &&
+    is_refused = !backend->create_stream({}) && !backend->create_event(false) &&
+                 !backend->create_event(true) && !backend->synchronize() &&
                  !backend->load_kernel({.entry = "none", .body = [](const KernelCall&) {}}) &&
                  !backend->launch(submission, kernel, {}, std::span(&argument, 1)) &&
                  !backend->release_async(submission, address) &&

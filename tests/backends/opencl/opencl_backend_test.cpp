@@ -66,9 +66,9 @@ class Program {
     Pattern wide;
     wide.width_bytes = 4;
     wide.bytes[1] = std::byte{1};
-    Result<NativeEvent> start = backend_.create_event({.timing = true});
-    Result<NativeEvent> end = backend_.create_event({.timing = true});
-    Result<NativeEvent> plain = backend_.create_event({});
+    Result<NativeEvent> start = backend_.create_event(true);
+    Result<NativeEvent> end = backend_.create_event(true);
+    Result<NativeEvent> plain = backend_.create_event(false);
     ASSERT_TRUE(start && end && plain);
     const Result<void> started = backend_.record(main, *start);
     note(started);
@@ -236,7 +236,7 @@ TEST_F(OpenClBackend, FailsFastWithTheFirstCauseOnceTheDeviceIsLost) {
   void* block = backend->allocate(MemoryKind::device, 64, 128, {}, {}).value();
   void* second = backend->allocate(MemoryKind::device, 64, 128, {}, {}).value();
   const NativeStream stream = backend->create_stream({}).value();
-  const NativeEvent event = backend->create_event({}).value();
+  const NativeEvent event = backend->create_event(false).value();
   std::byte host[64] = {};
   fail("clEnqueueSVMMemcpy", result::device_not_available);
   EXPECT_EQ(backend->copy(main, block, host, 64).failure().code(), ErrorCode::device_lost);
@@ -254,7 +254,7 @@ TEST_F(OpenClBackend, FailsFastWithTheFirstCauseOnceTheDeviceIsLost) {
   expect_lost(backend->allocate_async(main, 64, 128));
   expect_lost(backend->call_host(main, never, nullptr));
   expect_lost(backend->create_stream({}));
-  expect_lost(backend->create_event({}));
+  expect_lost(backend->create_event(false));
   expect_lost(backend->record(main, event));
   expect_lost(backend->wait(main, event));
   expect_lost(backend->query(event));

@@ -62,7 +62,7 @@ class HostWatchTest : public testing::TestWithParam<sim::Policy> {
 
   test::NeverPoisons never_poisons;
   const ScopedMemoryTool scoped{never_poisons.if_needed()};
-  const Device device = sim::open({.seed = 2, .policy = GetParam(), .report = sim::Report::quiet});
+  const Device device = sim::open({.seed = 2, .policy = GetParam(), .print_findings = false});
   const Stream stream{device, {.name = "A"}};
   const Stream other{device, {.name = "B"}};
   std::byte* block = nullptr;

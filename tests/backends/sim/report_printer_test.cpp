@@ -49,7 +49,7 @@ TEST(ReportPrinter, ALineThatIsWrongIsReportedOnce) {
 }
 
 TEST(ReportPrinter, TestsThatPlantMistakesCanSilenceIt) {
-  EXPECT_EQ(printed_by({.report = sim::Report::quiet}), "");
+  EXPECT_EQ(printed_by({.print_findings = false}), "");
 }
 
 TEST(ReportPrinter, AFindingInADestructorIsHeard) {
@@ -81,7 +81,7 @@ TEST(ReportPrinter, ManyFindingsAreCutShort) {
 
 TEST(ReportPrinter, TheExceptionSurvivesAPendingCopyIntoADestroyedVector) {
   for (const std::size_t bytes : {std::size_t{4096}, std::size_t{16} << 20}) {
-    const Device device = sim::open({.policy = sim::Policy::lazy, .report = sim::Report::quiet});
+    const Device device = sim::open({.policy = sim::Policy::lazy, .print_findings = false});
     const Stream a(device, {.name = "A"}), b(device, {.name = "B"});
     auto* block = static_cast<std::byte*>(device.allocate(MemoryKind::device, bytes));
     EXPECT_THROW(

@@ -52,8 +52,8 @@ TEST(SimOptions, TakeTheOtherKeys) {
   EXPECT_EQ(set("mode", "throw").mode, Mode::raise);
   EXPECT_EQ(set("mode", "collect").mode, Mode::collect);
   EXPECT_EQ(set("mode", "abort").mode, Mode::abort);
-  EXPECT_EQ(set("report", "quiet").report, Report::quiet);
-  EXPECT_EQ(set("report", "print").report, Report::print);
+  EXPECT_FALSE(set("report", "quiet").print_findings);
+  EXPECT_TRUE(set("report", "print").print_findings);
   EXPECT_EQ(set("memory", "2MiB").memory_bytes, 2 * mib);
   EXPECT_EQ(set("memory", "16TiB").memory_bytes, std::size_t{1} << 44);
   EXPECT_EQ(set("memory", "3145728").memory_bytes, 3 * mib);

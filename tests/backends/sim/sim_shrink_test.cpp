@@ -137,8 +137,7 @@ TEST(Shrink, EndsWithTheShortestSoFarWhenTheRunsAreUsedUp) {
     ++runs;
     return has(steps, 5) && has(steps, 90);
   };
-  const Numbers shortest =
-      shrink(zero_to(100), fails, NothingDepends<int>{}, halves, {.max_runs = 10});
+  const Numbers shortest = shrink(zero_to(100), fails, NothingDepends<int>{}, halves, 10);
   EXPECT_EQ(runs, 10u);
   EXPECT_TRUE(has(shortest, 5) && has(shortest, 90));
   EXPECT_LT(shortest.size(), 100u);

@@ -450,7 +450,7 @@ TEST(Sim, StillSeesABufferThatIsUsedWhileACopyIsUnderWay) {
 
 TEST(Sim, KeepsTimeOfItsOwn) {
   Bench bench;
-  Event start(bench.device, {.timing = true}), end(bench.device, {.timing = true});
+  Event start = Event::timed(bench.device), end = Event::timed(bench.device);
   std::vector<std::byte> large(1 << 20);
   auto* memory = bench.device.allocate(MemoryKind::device, large.size());
   bench.a.record(start);

@@ -93,7 +93,7 @@ TEST_F(SimTrace, HasWhatAKernelDidWrongWhileItRan) {
   std::vector<std::string> live;
   {
     const Device device =
-        sim::open({.seed = 7, .report = sim::Report::quiet, .strict_kernels = true, .trace = path});
+        sim::open({.seed = 7, .print_findings = false, .strict_kernels = true, .trace = path});
     const Stream stream(device, {.name = "A"});
     auto* block = static_cast<std::byte*>(device.allocate(MemoryKind::device, 4096));
     const auto write_past = [](const KernelCall& call) {

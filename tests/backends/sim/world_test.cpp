@@ -438,8 +438,8 @@ TEST_F(Strict, S303ClosesThePagesAgain) {
 
 TEST_F(Strict, S303IsSaidByTheWaitThoughTheKernelRanBefore) {
   // On an eager schedule it has run before anybody waits.
-  const Device eager = sim::open(
-      {.policy = sim::Policy::eager, .report = sim::Report::quiet, .strict_kernels = true});
+  const Device eager =
+      sim::open({.policy = sim::Policy::eager, .print_findings = false, .strict_kernels = true});
   const Stream stream(eager);
   auto* block = static_cast<std::byte*>(eager.allocate(MemoryKind::device, bytes));
   const NativeKernel kernel =
@@ -743,8 +743,7 @@ TEST(SimWorld, NobodyMayRelyOnWhatADriverDoesBesides) {
 }
 
 TEST(SimWorld, UnlessItIsCredited) {
-  const Device device =
-      sim::open({.policy = sim::Policy::lazy, .implicit_sync = sim::ImplicitSync::documented});
+  const Device device = sim::open({.policy = sim::Policy::lazy, .implicit_sync = true});
   const Stream a(device);
   auto* block = static_cast<std::byte*>(device.allocate(MemoryKind::device, bytes));
   a.fill(block, bytes, std::byte{1});

@@ -31,6 +31,7 @@
 #include "tern/core/place.hpp"
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
+#include "tern/detail/buffer/byte_range.hpp"
 #include "tern/detail/buffer/use_record.hpp"
 #include "tern/detail/core/visibility.hpp"
 #include "tern/device/device.hpp"
@@ -42,6 +43,60 @@ namespace tern {
 class ExportBatch;
 class Storage;
 class StorageUse;
+
+/// Who may read and write memory in place, without a copy.
+struct Reach {
+  bool host_reads = false;
+  bool host_writes = false;
+  bool kernels_read = false;
+  bool kernels_write = false;
+
+  friend constexpr bool operator==(const Reach&, const Reach&) noexcept = default;
+};
+
+/// Returns who may use memory of this kind, on a device with these capabilities.
+[[nodiscard]] constexpr Reach reach_of(MemoryKind kind, Capabilities device) noexcept {
+  switch (kind) {
+    case MemoryKind::host: {
+      // Kernels can use pageable host memory only if they run on the host device.
+      const bool kernels = device.has(Capability::host_access);
+      return {true, true, kernels, kernels};
+    }
+    case MemoryKind::pinned:
+    case MemoryKind::registered:
+    case MemoryKind::managed:
+      return {true, true, true, true};
+    case MemoryKind::file:
+      return {true, false, false, false};
+    case MemoryKind::device:
+    case MemoryKind::mapped: {
+      const bool host = device.has(Capability::host_access);
+      return {host, host, true, true};
+    }
+  }
+  return {};
+}
+
+/// Returns the kind of a storage in memory of this kind: memory of the host device is host memory.
+/// `is_host` is DeviceInfo::is_host.
+[[nodiscard]] constexpr MemoryKind storage_kind_of(MemoryKind kind, bool is_host) noexcept {
+  switch (kind) {
+    case MemoryKind::host:
+    case MemoryKind::file:
+      return kind;
+    case MemoryKind::pinned:
+      return MemoryKind::pinned;
+    case MemoryKind::registered:
+      return MemoryKind::registered;
+    case MemoryKind::device:
+      return is_host ? MemoryKind::host : MemoryKind::device;
+    case MemoryKind::managed:
+      return MemoryKind::managed;
+    case MemoryKind::mapped:
+      return is_host ? MemoryKind::host : MemoryKind::mapped;
+  }
+  return MemoryKind::device;
+}
 
 /// The source of memory that no resource allocated: a file, memory that was page-locked in place,
 /// memory of another library. A StorageOrigin belongs to one storage, which ends it.
@@ -125,7 +180,7 @@ class TERN_EXPORT Storage {
   /// Makes a storage over memory that no resource allocated. All bytes count as written. Fails with
   /// invalid_argument, size_overflow, out_of_memory (of the host).
   [[nodiscard]] static Result<StorageHandle> try_make(const Device& device, std::size_t bytes,
-                                                      StorageKind kind,
+                                                      MemoryKind kind,
                                                       std::unique_ptr<StorageOrigin> origin,
                                                       const StorageOptions& options) noexcept;
   /// Makes a storage and allocates its memory. This is the fastest way. Fails as try_make() and
@@ -140,9 +195,9 @@ class TERN_EXPORT Storage {
 
   [[nodiscard]] StorageId id() const noexcept { return id_; }
   [[nodiscard]] const Device& device() const noexcept;
-  [[nodiscard]] StorageKind kind() const noexcept {
+  [[nodiscard]] MemoryKind kind() const noexcept {
     const std::uint8_t known = kind_.load(std::memory_order_relaxed);
-    return known != unknown_kind ? static_cast<StorageKind>(known) : find_kind();
+    return known != unknown_kind ? static_cast<MemoryKind>(known) : find_kind();
   }
   /// Returns who may use the memory in place; nobody may write read-only memory.
   [[nodiscard]] Reach reach() const noexcept;
@@ -162,7 +217,7 @@ class TERN_EXPORT Storage {
   [[nodiscard]] bool is_external() const noexcept { return origin() && origin()->is_external(); }
   [[nodiscard]] bool is_read_only() const noexcept {
     // Memory of a resource is always writable.
-    return !resource_ && (kind() == StorageKind::file || origin()->is_read_only());
+    return !resource_ && (kind() == MemoryKind::file || origin()->is_read_only());
   }
   /// Returns true if conflicting host accesses are detected.
   [[nodiscard]] bool is_checked() const noexcept { return is_checked_; }
@@ -294,7 +349,7 @@ class TERN_EXPORT Storage {
   static void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept;
   static void operator delete(void* record) noexcept;
   static void operator delete(void* record, const std::nothrow_t&) noexcept;
-  [[nodiscard]] StorageKind find_kind() const noexcept;
+  [[nodiscard]] MemoryKind find_kind() const noexcept;
   // Both return null and set `why` on failure. make_allocated() is the fast path, for memory
   // without initial contents or reservation. make_prepared() handles all other cases.
   [[nodiscard]] static Storage* make_allocated(const ResourceHandle& resource, std::size_t bytes,
@@ -399,5 +454,28 @@ inline void Storage::release() noexcept {
     end();
   }
 }
+
+/// The untyped part of a HostView: keeps the storage alive and ends the access in its destructor.
+class TERN_EXPORT HostAccess {
+ public:
+  HostAccess() noexcept = default;
+  /// `ticket` comes from Storage::try_begin_host_access(); 0 means that the access is not checked.
+  HostAccess(StorageHandle storage, std::uint64_t ticket) noexcept
+      : storage_(std::move(storage)), ticket_(ticket) {}
+  HostAccess(HostAccess&& other) noexcept
+      : storage_(std::move(other.storage_)), ticket_(std::exchange(other.ticket_, 0)) {}
+  HostAccess& operator=(HostAccess&& other) noexcept {
+    std::swap(storage_, other.storage_);
+    std::swap(ticket_, other.ticket_);
+    return *this;
+  }
+  ~HostAccess() {
+    if (ticket_ != 0) storage_->end_host_access(ticket_);
+  }
+
+ private:
+  StorageHandle storage_;
+  std::uint64_t ticket_ = 0;
+};
 
 }  // namespace tern

@@ -101,7 +101,7 @@ class TERN_EXPORT UseRecord {
   /// What try_begin() does if another thread holds the turn. A thread that takes the turn of
   /// several records must take them in the order of their addresses; otherwise two threads could
   /// deadlock.
-  enum class Turn : std::uint8_t {
+  enum class LockMode : std::uint8_t {
     wait,     // wait until the other uses end
     if_free,  // if a wait is needed, begin nothing; the ticket then has no turn (has_turn())
     none,     // ignore the turn: the caller keeps conflicting uses apart
@@ -148,11 +148,11 @@ class TERN_EXPORT UseRecord {
   /// an open read already waits to write. On failure nothing is recorded.
   [[nodiscard]] Result<Ticket> try_begin(StreamRef stream, Access access,
                                          CallSite site = CallSite::here(),
-                                         Turn turn = Turn::wait) noexcept;
+                                         LockMode turn = LockMode::wait) noexcept;
   /// Begins a use but only collects the waits; the caller must queue them before it ends the use.
   /// Fails with out_of_memory, capacity, access_conflict.
-  [[nodiscard]] Result<Ticket> try_begin(StreamRef stream, Access access, MarkSet& waits, Turn turn,
-                                         CallSite site = CallSite::here()) noexcept;
+  [[nodiscard]] Result<Ticket> try_begin(StreamRef stream, Access access, MarkSet& waits,
+                                         LockMode turn, CallSite site = CallSite::here()) noexcept;
   /// Ends a use whose work was submitted before `mark`. Pass an empty mark if the work is submitted
   /// next or the stream has been destroyed meanwhile: the use then covers all work that the stream
   /// has when another user has to wait for it.
@@ -216,7 +216,8 @@ class TERN_EXPORT UseRecord {
 
   /// Takes the mutex, and the turn if `turn` wants it. On failure, or if the turn was wanted and
   /// not available, the mutex is not held.
-  [[nodiscard]] Result<Ticket> try_lock_in_turn(Access access, Turn turn, CallSite site) noexcept;
+  [[nodiscard]] Result<Ticket> try_lock_in_turn(Access access, LockMode turn,
+                                                CallSite site) noexcept;
 
   // Call the functions below with the mutex held.
   /// Returns whether a use must wait for open uses of other threads.

@@ -64,4 +64,18 @@ class TERN_EXPORT PrefetchTarget {
 [[nodiscard]] TERN_EXPORT Result<std::shared_ptr<const PrefetchTarget>> try_unified_target(
     const RawUnified& view, CallSite site = CallSite::here()) noexcept;
 
+/// One entry of a PrefetchPlan, or several consecutive entries that were joined.
+struct PrefetchEntry {
+  std::shared_ptr<const PrefetchTarget> target;
+  HintRange range = {};  // in bytes of the target
+  Place place = {};
+  /// The position of the first joined entry, in the order of adding.
+  std::size_t index = 0;
+  std::size_t count = 1;  // number of joined entries
+  CallSite site = {};     // where the first joined entry was added
+
+  /// Returns a text such as "bytes [0, 4096) of buffer 7 to device 1".
+  [[nodiscard]] TERN_EXPORT std::string text() const;
+};
+
 }  // namespace tern

@@ -25,9 +25,9 @@
 #include <span>
 #include <vector>
 
-#include "tern/buffer/storage_options.hpp"
 #include "tern/core/access.hpp"
 #include "tern/core/result.hpp"
+#include "tern/detail/buffer/byte_range.hpp"
 #include "tern/detail/core/inline_vector.hpp"
 #include "tern/detail/core/visibility.hpp"
 

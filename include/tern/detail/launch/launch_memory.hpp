@@ -26,6 +26,7 @@
 
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
+#include "tern/core/dtype.hpp"
 #include "tern/core/result.hpp"
 #include "tern/detail/buffer/storage.hpp"
 #include "tern/detail/core/visibility.hpp"
@@ -33,6 +34,21 @@
 #include "tern/memory/resource.hpp"
 
 namespace tern {
+
+/// The type of an element or a value: its size, and its dtype if it has one.
+struct ArgumentType {
+  std::uint32_t bytes = 0;
+  DType dtype = DType::void_;
+
+  template <class T>
+  [[nodiscard]] static constexpr ArgumentType of() noexcept {
+    if constexpr (HasDType<T>) {
+      return {sizeof(T), dtype_of<T>()};
+    } else {
+      return {sizeof(T), DType::void_};
+    }
+  }
+};
 
 /// Bytes [begin, end) that one launch uses in one way. The parts of one launch do not overlap.
 struct LaunchPart {

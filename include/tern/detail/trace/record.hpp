@@ -18,7 +18,6 @@
 #include "tern/core/call_site.hpp"
 #include "tern/core/tag.hpp"
 #include "tern/detail/core/visibility.hpp"
-#include "tern/trace/finding.hpp"
 
 namespace tern {
 
@@ -35,6 +34,14 @@ using ActorId = std::uint32_t;
 /// The maximum number of actors. A vector clock has one component per actor, so this limit bounds
 /// the cost of a record. It is far above the number of streams that a device runs at a time.
 inline constexpr ActorId max_actors = 4096;
+
+/// A range of bytes in a memory space. Space 0 is host memory, and each device has a space of its
+/// own. Offsets are relative to a stable base and never addresses. An empty range touches nothing.
+struct SpaceRange {
+  std::uint32_t space = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
 
 /// What an operation does to a range. Allocating and freeing count as accesses, so premature reuse
 /// is an ordinary conflict between accesses.

@@ -1,4 +1,4 @@
-#include "memory/pool/closed_blocks.hpp"
+#include "memory/pool/block_poisoning.hpp"
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 using test::FakeMemoryTool;
 
 /// On the host device, whose memory everybody can touch.
-class ClosedBlocksTest : public testing::TestWithParam<MemoryKind> {
+class BlockPoisoningTest : public testing::TestWithParam<MemoryKind> {
  protected:
   FakeMemoryTool tool;
   const ScopedMemoryTool scoped{&tool};
@@ -26,7 +26,7 @@ class ClosedBlocksTest : public testing::TestWithParam<MemoryKind> {
   const PoolOptions options{.kind = GetParam()};
 };
 
-TEST_P(ClosedBlocksTest, ABlockIsPoisonedFromItsFreeUntilItsReuse) {
+TEST_P(BlockPoisoningTest, ABlockIsPoisonedFromItsFreeUntilItsReuse) {
   {
     PoolResource pool(device, options);
     const Block block = pool.allocate({.bytes = 1000});
@@ -46,7 +46,7 @@ TEST_P(ClosedBlocksTest, ABlockIsPoisonedFromItsFreeUntilItsReuse) {
   EXPECT_EQ(tool.poisoned_bytes(), 0u);
 }
 
-TEST_P(ClosedBlocksTest, ABlockInFlightIsNotPoisoned) {
+TEST_P(BlockPoisoningTest, ABlockInFlightIsNotPoisoned) {
   const Stream stream(device);
   PoolResource pool(device, options);
   test::Gate gate;
@@ -63,7 +63,7 @@ TEST_P(ClosedBlocksTest, ABlockInFlightIsNotPoisoned) {
   EXPECT_TRUE(tool.is_poisoned(next.address, next.bytes));  // its stream is done
 }
 
-TEST_P(ClosedBlocksTest, LiveBlocksAreAccessible) {
+TEST_P(BlockPoisoningTest, LiveBlocksAreAccessible) {
   const Stream streams[] = {Stream(device), Stream(device)};
   PoolResource pool(device, options);
   std::vector<std::pair<Block, StreamRef>> live;
@@ -87,11 +87,11 @@ TEST_P(ClosedBlocksTest, LiveBlocksAreAccessible) {
   for (const auto& [block, stream] : live) pool.deallocate(block, stream);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, ClosedBlocksTest,
+INSTANTIATE_TEST_SUITE_P(Kinds, BlockPoisoningTest,
                          testing::Values(MemoryKind::device, MemoryKind::managed),
                          [](const auto& test) { return std::string(name(test.param)); });
 
-TEST(ClosedBlocks, IgnoreDeviceMemory) {
+TEST(BlockPoisoning, IgnoreDeviceMemory) {
   FakeMemoryTool tool;
   const ScopedMemoryTool scoped(&tool);
   PoolResource pool(open_device("sim"));

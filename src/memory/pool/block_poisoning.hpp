@@ -27,10 +27,10 @@ class ScopedOpenPools {
   static inline constinit std::atomic<int> count = 0;
 };
 
-class ClosedBlocks {
+class BlockPoisoning {
  public:
-  ClosedBlocks() = default;
-  explicit ClosedBlocks(bool is_host_accessible) noexcept
+  BlockPoisoning() = default;
+  explicit BlockPoisoning(bool is_host_accessible) noexcept
       : is_on_(is_host_accessible && memory_tool() != nullptr &&
                ScopedOpenPools::count.load(std::memory_order_relaxed) == 0) {}
 

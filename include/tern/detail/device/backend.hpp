@@ -1,3 +1,5 @@
+// Not part of the interface for programs; authors of a backend implement it.
+//
 // Backend is the contract between Tern and a device: everything that Tern asks of a device.
 //
 // A Backend is one open device. `host`, `sim`, `cuda` and `opencl` implement it. Users never call a
@@ -33,6 +35,7 @@
 #include "tern/core/result.hpp"
 #include "tern/core/tag.hpp"
 #include "tern/detail/core/visibility.hpp"
+#include "tern/detail/device/operands.hpp"
 #include "tern/device/device_info.hpp"
 #include "tern/device/operations.hpp"
 
@@ -203,7 +206,7 @@ class TERN_EXPORT Backend {
   [[nodiscard]] virtual Result<bool> is_capturing(NativeStream stream) noexcept;
 
   /// Creates an event.
-  [[nodiscard]] virtual Result<NativeEvent> create_event(const EventOptions& options) noexcept = 0;
+  [[nodiscard]] virtual Result<NativeEvent> create_event(bool has_timing) noexcept = 0;
   /// Destroys an event. Waits that are already queued stay valid, and a pending record may
   /// complete.
   virtual void destroy_event(NativeEvent event) noexcept = 0;

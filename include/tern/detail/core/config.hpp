@@ -1,3 +1,5 @@
+// Not part of the interface.
+//
 // Config holds the settings of the process, read once from the TERN_* environment variables.
 //
 // config() reads the environment on its first call and never again. No other part of the library
@@ -52,18 +54,12 @@ struct Config {
   /// TERN_CHECK: comma-separated checks for unified buffers whose options do not set them.
   /// UnifiedOptions describes each check. `poison` and `checksum` are one option in UnifiedOptions,
   /// and either word turns that option on.
-  struct Checks {
-    bool poison = false, guard = false, checksum = false, compare = false;
-  };
-  Checks checks = {};
+  bool check_poison = false, check_guard = false, check_checksum = false, check_compare = false;
   /// TERN_MEMORY: comma-separated wrappers around the built-in default resources.
   /// - `guard`: puts guard bytes before and after each block.
   /// - `poison`: `guard`, and fills each block when it is allocated and when it is freed.
   /// - `track`: records who holds each block and where the block was allocated.
-  struct MemoryChecks {
-    bool guard = false, poison = false, track = false;
-  };
-  MemoryChecks memory = {};
+  bool memory_guard = false, memory_poison = false, memory_track = false;
 
   /// TERN_SIM_SEED, _SCHEDULE, _REUSE, _MODE, _REPORT, _PROFILE, _FAULTS, _TRACE: defaults for
   /// simulated devices. A setting in the device spec takes precedence. The values are kept as text,
