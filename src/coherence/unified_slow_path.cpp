@@ -1,6 +1,6 @@
 // The part of UnifiedCore that opens leases on the slow path: bytes may have to move, and the host
-// may have to wait for streams. Also handles bytes that do not arrive. The caller has claimed the
-// range (try_claim_range), so the lease conflicts with no other.
+// may have to wait for streams (try_wait_sources, try_settle_host). Also handles bytes that do not
+// arrive. The caller has claimed the range (try_claim_range), so the lease conflicts with no other.
 
 #include <algorithm>
 #include <array>

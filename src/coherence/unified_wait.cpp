@@ -1,4 +1,6 @@
-// The part of UnifiedCore that waits for memory, for leases with a LeaseWait.
+// The part of UnifiedCore that waits until memory can be allocated, for leases with a LeaseWait.
+// Other waits: of the host for streams in unified_slow_path.cpp (try_settle_host), for other leases
+// in unified_core.cpp (try_claim_range).
 
 #include <algorithm>
 #include <chrono>

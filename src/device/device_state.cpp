@@ -1,3 +1,7 @@
+// end_stream() ends a stream that may have work in flight: it seals the stream, so that its marks
+// can still be waited for. Memory relies on these marks: Pool keeps what the stream freed until its
+// mark is done, and Storage::try_end_block() frees later memory on another stream.
+
 #include "device/device_state.hpp"
 
 #include <pthread.h>

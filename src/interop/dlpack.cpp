@@ -1,7 +1,10 @@
 // Lifetimes. An exported structure is the first member of an ExportState, which holds a handle of
 // the memory; the structure's deleter destroys the ExportState. An imported structure becomes the
 // context of an adopted storage, which calls the structure's deleter when the storage ends
-// (try_import).
+// (ForeignOrigin::try_end in buffer/foreign.cpp). If the import fails, try_import calls it.
+//
+// Devices. An import compares the device that the structure names (check_place). try_adopt then
+// asks the device about the address.
 
 #include "tern/interop/dlpack.hpp"
 

@@ -1,3 +1,6 @@
+// launch() gives the driver the addresses of the argument values. Kernel::try_launch_with in
+// launch/kernel.cpp has already turned buffers into device addresses.
+
 #include "backends/cuda/cuda_kernels.hpp"
 
 #include <algorithm>

@@ -19,8 +19,11 @@
 // Threads. All functions may be called from any thread at any time. The destructor is called last,
 // from one thread, and completes all submitted work.
 //
-// Each optional function names the capability that it needs. Its default implementation fails with
-// unsupported, unless the comment says otherwise.
+// The pure virtual functions are required. Each optional function names the capability that it
+// needs. Its default implementation fails with unsupported, unless the comment says otherwise.
+//
+// A new backend is a folder src/backends/<name>, with an Opener (src/backends/opener.hpp) that is
+// listed in src/backends/catalog.cpp.
 
 #pragma once
 
