@@ -38,8 +38,8 @@ class WorkingSet {
   WorkingSet(const Stage& stage, std::size_t chunk_bytes, UnifiedOptions options)
       : stream_(stage.streams[0]),
         device_budget_(Budget::make("device", BudgetLimit::bytes(slots * chunk_bytes))) {
-    // If the device shares the host's memory, the buffers belong to the host device, so that the
-    // device still gets copies of its own.
+    // A device that shares the host's memory would not need copies. The buffers then belong to the
+    // host device, and copies to the other device are made.
     options.device = stage.device.can(Capability::host_access) ? open_device("host") : stage.device;
     options.tag = "bench";
     options.resources.push_back(std::make_shared<BudgetResource>(

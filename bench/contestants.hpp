@@ -28,8 +28,8 @@ namespace tern::bench {
 /// Always returns the same address.
 [[nodiscard]] ResourceHandle make_null(const Device& device);
 /// Uses cuMemAllocAsync and cuMemFreeAsync, with a pool that keeps freed memory. Null unless the
-/// device is a CUDA device. Every stream of Tern is represented by a driver stream of its own,
-/// without any work. So the driver does not know about waits between the streams.
+/// device is a CUDA device. For each stream of Tern it creates a driver stream that gets no work,
+/// so the driver does not know about waits between the streams.
 [[nodiscard]] ResourceHandle make_driver_pool(Context& context, const Device& device);
 /// Uses cuMemAlloc and cuMemFree. Null unless the device is a CUDA device.
 [[nodiscard]] ResourceHandle make_driver_plain(Context& context, const Device& device);

@@ -110,11 +110,11 @@ class TransferCounts {
 /// include a copy that another number does not.
 [[nodiscard]] TERN_EXPORT TransferCounts transfer_counts() noexcept;
 /// Returns the counts of memory with this tag: the tag of the destination, or of the source for a
-/// copy to the host. The first 127 tags that move anything have counts of their own.
+/// copy to the host. The first 127 tags with a copy are counted separately.
 [[nodiscard]] TERN_EXPORT TransferCounts transfer_counts(Tag tag) noexcept;
 
-/// Returns all tags that have counts of their own, with their counts, in no particular order.
-/// Throws std::bad_alloc.
+/// Returns the tags that are counted separately, with their counts, in no particular order. Throws
+/// std::bad_alloc.
 [[nodiscard]] TERN_EXPORT std::vector<std::pair<Tag, TransferCounts>> transfer_counts_by_tag();
 /// Returns the counts of all further tags together.
 [[nodiscard]] TERN_EXPORT TransferCounts transfer_counts_of_other_tags() noexcept;

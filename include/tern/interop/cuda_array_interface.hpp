@@ -67,9 +67,9 @@ struct CudaArrayOptions {
   /// Import: kept alive until all recorded uses are done.
   std::shared_ptr<void> owner = {};
   /// Export: the stream that the description names. It waits for all pending writes of the
-  /// elements, and must live as long as the consumer may use it. If empty, the library uses a
-  /// stream of its own that lives as long as the device. Import: the producer's stream, which may
-  /// still write the memory, if the description names none. Versions below 3 have no stream.
+  /// elements, and must live as long as the consumer may use it. If empty, Tern creates a stream
+  /// and destroys it with the device. Import: the producer's stream, which may still write the
+  /// memory, if the description names none. Versions below 3 have no stream.
   StreamRef stream = {};
   /// Export: the consumer must not write.
   bool is_read_only = false;

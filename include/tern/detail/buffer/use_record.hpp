@@ -283,8 +283,8 @@ class TERN_EXPORT UseRecord {
   std::uint32_t begun_ = 0;   // uses that have begun and will need an entry
   std::uint32_t opener_ = 0;  // the thread of all open uses, or several_threads
   std::uint64_t version_ = 0;
-  /// The first count_ are alive. Without counts of its own, which would push the first entry out of
-  /// the second cache line.
+  /// The first count_ elements are constructed. An InlineVector would store its size here, too, and
+  /// push the first entry out of the second cache line.
   InlineStorage<Entry, inline_entries> entries_;
   static_assert(std::is_trivially_destructible_v<Entry>);
   std::unique_ptr<OtherUsers> others_;
