@@ -1,4 +1,6 @@
-// The counters of a budget tree. See pending_frees.cpp for freed bytes that are still charged.
+// The counters of a budget tree: claim() charges, refusal() explains why it could not. The charge
+// of a freed block ends in PendingFrees::release_until() (pending_frees.cpp), when its stream has
+// passed the free.
 
 #include "tern/memory/budget.hpp"
 
@@ -102,6 +104,8 @@ std::size_t Budget::live_bytes() const noexcept {
 }
 
 std::size_t Budget::pending_bytes(StreamId stream) const noexcept { return frees_->bytes(stream); }
+
+std::uint64_t Budget::failed_queries() const noexcept { return frees_->failed_queries(); }
 
 std::size_t Budget::remaining_bytes() const noexcept {
   const std::size_t charged = charged_.load(), limit = limit_bytes();

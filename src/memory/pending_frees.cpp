@@ -160,6 +160,8 @@ std::size_t PendingFrees::drain(Bucket& bucket, std::uint64_t last_order) noexce
     if (is_done ? *is_done : is_over(is_done.failure())) {
       const std::lock_guard lock(bucket.mutex);
       released = release_until(bucket, *mark, last_order);
+    } else if (!is_done) {
+      failed_queries_.fetch_add(1, std::memory_order_relaxed);
     }
     all += released;
     if (released == 0) seen = mark->stream;

@@ -57,6 +57,10 @@ class PendingFrees {
   void add(BlockCharge* record) noexcept;
   /// Releases the charges whose marks are done, and returns their bytes. Never waits.
   std::size_t drain() noexcept;
+  /// How many queries of drain() have failed so far.
+  [[nodiscard]] std::uint64_t failed_queries() const noexcept {
+    return failed_queries_.load(std::memory_order_relaxed);
+  }
   /// Returns the pending bytes of a stream.
   [[nodiscard]] std::size_t bytes(StreamId stream) const noexcept;
 
@@ -125,6 +129,7 @@ class PendingFrees {
   std::mutex resources_mutex_;
   std::condition_variable user_left_;
   std::vector<Registered> resources_;  // guarded by resources_mutex_
+  std::atomic<std::uint64_t> failed_queries_ = 0;
 };
 
 }  // namespace tern

@@ -185,8 +185,11 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   /// Checks which pending frees of the tree have completed and ends their charges. Also retries
   /// failed frees of the BudgetResources in the tree. Queries each stream until a query finds
   /// nothing new; never waits. Requests at the limit call drain() themselves. Returns the bytes
-  /// that are no longer charged. If the query of a stream fails, its bytes stay pending.
+  /// that are no longer charged. If the query of a stream fails, its bytes stay pending, and
+  /// failed_queries() counts the failure.
   std::size_t drain() noexcept;
+  /// How many queries of streams have failed so far, in the whole tree.
+  [[nodiscard]] std::uint64_t failed_queries() const noexcept;
   /// Waits for everything that is pending in the tree. If a stream cannot be waited for, its bytes
   /// stay pending, and the first such failure is returned at the end. The work of a lost device
   /// counts as completed.
