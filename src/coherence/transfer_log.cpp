@@ -1,20 +1,12 @@
 #include "coherence/transfer_log.hpp"
 
 #include <algorithm>
-#include <mutex>
 #include <new>
-
-#include "coherence/totals.hpp"
 
 namespace tern {
 
 void TransferLog::add(const Transfer& transfer) noexcept {
-  statistics_.add(transfer);
-  {
-    UnifiedTotals& totals = UnifiedTotals::instance();
-    const std::lock_guard lock(totals.mutex);
-    totals.statistics.add(transfer);
-  }
+  count([&](UnifiedStatistics& counts) { counts.add(transfer); });
   try {
     if (entries_.size() < max_entries) {
       entries_.reserve(max_entries);

@@ -1,13 +1,15 @@
 // TransferLog counts the transfers of one unified buffer, and remembers the last 64 of them.
 //
-// Each transfer is also added to the totals of the process, which have a lock of their own. Not
-// synchronized: UnifiedCore::mutex_ guards it.
+// Each count is also added to the totals of the process, which have another lock. Not synchronized:
+// UnifiedCore::mutex_ guards the log.
 
 #pragma once
 
 #include <cstddef>
+#include <mutex>
 #include <vector>
 
+#include "coherence/totals.hpp"
 #include "tern/coherence/unified_statistics.hpp"
 
 namespace tern {
@@ -21,9 +23,16 @@ class TransferLog {
   void add(const Transfer& transfer) noexcept;
   /// Returns the last transfers, oldest first. Throws std::bad_alloc.
   [[nodiscard]] std::vector<Transfer> last() const;
+  /// Calls change(statistics) for the counts of the buffer and for the totals of the process.
+  template <class Change>
+  void count(Change change) noexcept {
+    change(statistics_);
+    UnifiedTotals& totals = UnifiedTotals::instance();
+    const std::lock_guard lock(totals.mutex);
+    change(totals.statistics);
+  }
   /// The counts of transfers, and the other counts of the buffer.
   [[nodiscard]] const UnifiedStatistics& statistics() const noexcept { return statistics_; }
-  [[nodiscard]] UnifiedStatistics& statistics() noexcept { return statistics_; }
 
  private:
   UnifiedStatistics statistics_;

@@ -1,5 +1,6 @@
 // The part of UnifiedCore that claims byte ranges, opens leases for which no bytes move, and closes
-// leases. A claim that conflicts with an open lease fails here (try_claim_range).
+// leases. A claim that conflicts with an open lease fails with access_conflict, or waits, in
+// try_claim_range().
 
 #include "coherence/unified_core.hpp"
 
@@ -359,7 +360,7 @@ void UnifiedCore::spread(std::uint32_t slot) noexcept {
     if (copied) copy.keep();
     if (!copied) {
       const std::lock_guard lock(mutex_);
-      ++log_.statistics().failed_write_throughs;
+      log_.count([](UnifiedStatistics& counts) { ++counts.failed_write_throughs; });
     }
   }
   mutex_.lock();

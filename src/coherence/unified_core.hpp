@@ -38,8 +38,8 @@
 // defined in several files: unified_core.cpp (claims, closing), unified_fast_path.cpp and
 // unified_slow_path.cpp (opening), unified_fetch.cpp and unified_moves.cpp (memory and copies),
 // unified_bytes.cpp, unified_resize.cpp, unified_whole.cpp, unified_launch.cpp,
-// unified_pressure.cpp (eviction), unified_spill.cpp, unified_wait.cpp, unified_reconcile.cpp,
-// unified_checks.cpp, raw_unified.cpp (queries).
+// unified_eviction.cpp (eviction), unified_spill.cpp, unified_memory_wait.cpp,
+// unified_reconcile.cpp, unified_checks.cpp, raw_unified.cpp (queries).
 
 #pragma once
 

@@ -154,7 +154,9 @@ Result<void> UnifiedCore::try_record_fetch(const Fetch& fetch, const FetchPlan& 
   // Bytes of an untracked writer do not count as up to date, so that the next read copies them
   // again.
   for (const ByteRange& one : plan.untracked) copies_.directory().remove(one.begin, one.end, place);
-  log_.statistics().merged_gap_bytes += plan.gap_bytes;
+  if (plan.gap_bytes > 0) {
+    log_.count([&](UnifiedStatistics& counts) { counts.merged_gap_bytes += plan.gap_bytes; });
+  }
   for (const Transfer& moved : plan.moves) log_.add(moved);
   return {};
 }

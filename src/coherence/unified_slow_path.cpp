@@ -211,7 +211,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
     storage = memory.storage;
     stream_uses = memory.stream_uses;
     is_clear = is_write(access) ? memory.is_write_clear : memory.is_read_clear;
-    if (!is_clear) ++log_.statistics().host_waits;
+    if (!is_clear) log_.count([](UnifiedStatistics& counts) { ++counts.host_waits; });
   }
   if (!is_clear) {
     if (Result<void> ready = storage->uses().try_wait(access); !ready) {

@@ -33,5 +33,21 @@ TEST(TransferLog, CountsAllAndRemembersTheLast) {
   EXPECT_EQ(log.statistics().of(TransferReason::drop).bytes, TransferLog::max_entries + 3);
 }
 
+TEST(TransferLog, AddsEveryCountToTheTotals) {
+  const UnifiedStatistics before = unified_totals();
+  TransferLog log;
+  log.add(numbered(1));
+  log.count([](UnifiedStatistics& counts) {
+    ++counts.host_waits;
+    counts.evicted += {1, 40};
+  });
+  EXPECT_EQ(log.statistics().host_waits, 1u);
+  EXPECT_EQ(log.statistics().evicted, (CopyCount{1, 40}));
+  const UnifiedStatistics now = unified_totals();
+  EXPECT_EQ(now.host_waits - before.host_waits, 1u);
+  EXPECT_EQ(now.evicted - before.evicted, (CopyCount{1, 40}));
+  EXPECT_EQ(now.of(TransferReason::drop).bytes - before.of(TransferReason::drop).bytes, 1u);
+}
+
 }  // namespace
 }  // namespace tern::test

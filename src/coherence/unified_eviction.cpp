@@ -224,8 +224,7 @@ Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, Strea
       memory.parts = {};
       gone = std::exchange(memory.storage, {});
     }
-    log_.statistics().evicted.copies += 1;
-    log_.statistics().evicted.bytes += before.bytes;
+    log_.count([&](UnifiedStatistics& counts) { counts.evicted += {1, before.bytes}; });
   } catch (const std::bad_alloc&) {
     return failed(no_host_memory("the directory of a unified buffer", site));
   }
