@@ -34,6 +34,17 @@ class DeviceStateTest : public testing::Test {
     EXPECT_EQ(fake.ledger->violations(), 0u);
   }
 
+  /// Submits `count` pieces of work, each held by a gate, and records a mark after each.
+  void record_held_marks(std::size_t count, std::vector<std::unique_ptr<Gate>>& gates,
+                         std::vector<Mark>& marks) {
+    for (std::size_t i = 0; i < count; ++i) {
+      gates.push_back(std::make_unique<Gate>());
+      gates.back()->hold(stream);
+      marks.push_back(*stream.try_next_mark());
+      EXPECT_TRUE(fake.device.try_record_mark(stream.id()));
+    }
+  }
+
   FakeDevice fake;
   Stream stream{fake.device};
   Stream other{fake.device};
@@ -155,12 +166,7 @@ TEST_F(DeviceStateTest, KnowsNextMarksToBeDoneOnceTheHostHasWaited) {
 TEST_F(DeviceStateTest, RecordsMarksEarlyAndWaitsForNothingBehindThem) {
   std::vector<std::unique_ptr<Gate>> gates;
   std::vector<Mark> marks;
-  for (int i = 0; i < 32; ++i) {
-    gates.push_back(std::make_unique<Gate>());
-    gates.back()->hold(stream);
-    marks.push_back(*stream.try_next_mark());
-    EXPECT_TRUE(fake.device.try_record_mark(stream.id()));
-  }
+  record_held_marks(32, gates, marks);
   EXPECT_EQ(fake.ledger->count(Call::record), 32u);
   for (std::size_t i = 0; i < marks.size(); ++i) {
     EXPECT_FALSE(Device::is_done(marks[i]));
@@ -173,12 +179,7 @@ TEST_F(DeviceStateTest, RecordsMarksEarlyAndWaitsForNothingBehindThem) {
 TEST_F(DeviceStateTest, AFewQueriesTellHowFarAStreamHasCome) {
   std::vector<std::unique_ptr<Gate>> gates;
   std::vector<Mark> marks;
-  for (int i = 0; i < 32; ++i) {
-    gates.push_back(std::make_unique<Gate>());
-    gates.back()->hold(stream);
-    marks.push_back(*stream.try_next_mark());
-    EXPECT_TRUE(fake.device.try_record_mark(stream.id()));
-  }
+  record_held_marks(32, gates, marks);
   const auto queries = [&](std::size_t asked, bool is_done) {
     const std::size_t before = fake.ledger->count(Call::query_event);
     EXPECT_EQ(Device::is_done(marks[asked]), is_done) << asked;
@@ -198,12 +199,7 @@ TEST_F(DeviceStateTest, RecordsMarksEarlyHoweverManyThereAreAndThenMoreCoarsely)
   constexpr std::size_t count = 300;
   std::vector<std::unique_ptr<Gate>> gates;
   std::vector<Mark> marks;
-  for (std::size_t i = 0; i < count; ++i) {
-    gates.push_back(std::make_unique<Gate>());
-    gates.back()->hold(stream);
-    marks.push_back(*stream.try_next_mark());
-    EXPECT_TRUE(fake.device.try_record_mark(stream.id()));
-  }
+  record_held_marks(count, gates, marks);
   EXPECT_EQ(fake.ledger->count(Call::record), count);
   EXPECT_LE(fake.ledger->live_events(), 33u);
   // The latest wait for nothing behind them, the earliest for a little.

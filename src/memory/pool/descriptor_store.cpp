@@ -4,20 +4,10 @@
 #include <new>
 #include <utility>
 
+#include "core/no_host_memory.hpp"
 #include "memory/block_table.hpp"
 
 namespace tern::pool {
-namespace {
-
-Failure no_host_memory(std::size_t bytes) noexcept {
-  return Failure(
-             ErrorCode::out_of_memory,
-             "the host could not allocate {requested} for the records of a pool. Free host memory.")
-      .with_bytes("requested", bytes);
-}
-
-}  // namespace
-
 DescriptorStore::~DescriptorStore() {
   if (owner_ == nullptr) return;
   for (const std::unique_ptr<Slab>& slab : slabs_) {
@@ -59,7 +49,7 @@ Result<void> DescriptorStore::try_grow() noexcept {
     slabs_.push_back(std::move(slab));
     return {};
   } catch (const std::bad_alloc&) {
-    return no_host_memory(sizeof(Slab));
+    return no_host_memory(sizeof(Slab), "the records of a pool");
   }
 }
 

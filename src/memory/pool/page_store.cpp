@@ -6,18 +6,9 @@
 #include <new>
 #include <utility>
 
+#include "core/no_host_memory.hpp"
+
 namespace tern::pool {
-namespace {
-
-Failure no_host_memory(std::size_t bytes) noexcept {
-  return Failure(
-             ErrorCode::out_of_memory,
-             "the host could not allocate {requested} for the records of pages. Free host memory.")
-      .with_bytes("requested", bytes);
-}
-
-}  // namespace
-
 PageStore::~PageStore() {
   for (Region& region : regions_) {
     for (std::uint64_t page = 0; page < region.used; ++page) {
@@ -58,7 +49,7 @@ Result<void> PageStore::try_reserve(std::uint64_t pages) noexcept {
       if (base &&
           !handles_->try_add_region(reinterpret_cast<std::uintptr_t>(*base) / page_bytes, wanted)) {
         static_cast<void>(device_.try_unreserve(*base, wanted * page_bytes));
-        return no_host_memory(wanted * sizeof(std::uint64_t));
+        return no_host_memory(wanted * sizeof(std::uint64_t), "the records of pages");
       }
       if (base) {
         Region region;
@@ -71,7 +62,7 @@ Result<void> PageStore::try_reserve(std::uint64_t pages) noexcept {
       wanted = std::max(wanted / 2, pages);
     }
   } catch (const std::bad_alloc&) {
-    return no_host_memory(sizeof(Region));
+    return no_host_memory(sizeof(Region), "the records of pages");
   }
 }
 
@@ -102,7 +93,7 @@ Result<std::uint64_t> PageStore::try_new_addresses(std::uint64_t pages,
         try {
           last.mapped.resize(begin + pages);
         } catch (const std::bad_alloc&) {
-          return no_host_memory((begin + pages) * sizeof(NativePages));
+          return no_host_memory((begin + pages) * sizeof(NativePages), "the records of pages");
         }
         last.used = begin + pages;
         return (base + begin) * page_granules;
@@ -152,7 +143,7 @@ Result<void> PageStore::try_have_unmapped(std::uint64_t pages,
     const std::uint64_t most = handle_count_ + more;
     if (unmapped_.capacity() < most) unmapped_.reserve(std::max(most, 2 * unmapped_.capacity()));
   } catch (const std::bad_alloc&) {
-    return no_host_memory(pages * sizeof(Unmapped));
+    return no_host_memory(pages * sizeof(Unmapped), "the records of pages");
   }
   while (unmapped_pages_ < pages) {
     const std::uint64_t count = std::min(pages - unmapped_pages_, max_handle_pages);

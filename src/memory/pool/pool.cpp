@@ -1,9 +1,13 @@
+// Pool::find() decides what a request does: reuse, poll, remap, grow, steal or wait. How a pool
+// gets memory from the driver, remaps pages and returns memory: pool_driver_memory.cpp.
+
 #include "memory/pool/pool.hpp"
 
 #include <algorithm>
 #include <new>
 #include <utility>
 
+#include "core/no_host_memory.hpp"
 #include "core/process.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -25,8 +29,6 @@ constexpr std::size_t min_region_bytes = 64 * mib;
 /// The fraction of the available memory that a stream's cache may hold, and the maximum.
 constexpr std::size_t class_share = 64, larger_share = 32;
 constexpr std::size_t max_class_bytes = 64 * mib, max_larger_bytes = 128 * mib;
-/// Pools that hold less than this always grow, because their growth costs little memory.
-constexpr std::uint64_t min_footprint_goal = 256 * mib;
 /// The lock of the ranges is contended if one in so many changes had to wait for it. It counts as
 /// uncontended again after a number of windows without that.
 constexpr std::uint32_t changes_per_window = 256, changes_per_wait = 32, calm_windows = 64;
@@ -46,13 +48,6 @@ bool choose_pages(const Device& device, const PoolOptions& options) {
               .with("device", device.spec()));
   }
   return can && options.backing != PoolBacking::segments;
-}
-
-Failure no_host_memory(std::size_t bytes) noexcept {
-  return Failure(
-             ErrorCode::out_of_memory,
-             "the host could not allocate {requested} for the cache of a stream. Free host memory.")
-      .with_bytes("requested", bytes);
 }
 
 std::uint64_t word_of(DeviceId device) noexcept {
@@ -112,7 +107,7 @@ Result<StreamCache*> Pool::try_cache(std::size_t slot) noexcept {
   const std::lock_guard lock(caches_mutex_);
   if (StreamCache* known = caches_[slot].load(std::memory_order_acquire)) return known;
   auto* made = new (std::nothrow) StreamCache(slot);
-  if (made == nullptr) return no_host_memory(sizeof(StreamCache));
+  if (made == nullptr) return no_host_memory(sizeof(StreamCache), "the cache of a stream");
   made->older = newest_cache_.load(std::memory_order_relaxed);
   newest_cache_.store(made, std::memory_order_release);
   caches_[slot].store(made, std::memory_order_release);
@@ -283,32 +278,6 @@ Descriptor* Pool::find(Search& search) noexcept {
     refused_epoch_ = since;
   }
   return nullptr;
-}
-
-bool Pool::is_past_goal(const Search& search) noexcept {
-  const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
-  const std::size_t held = held_bytes_.load(std::memory_order_relaxed);
-  if (limit != 0) return held >= limit / 4 * 3;
-  if (!has_pages_) return false;
-  const std::size_t bytes = search.granules * granule_bytes;
-  const std::uint64_t goal = std::max(footprint_goal(note_live_peak(bytes)), min_footprint_goal);
-  return held + bytes > goal;
-}
-
-std::uint64_t Pool::live_bytes() noexcept {
-  std::uint64_t live = 0;
-  for_each_cache([&](StreamCache& cache) {
-    const std::lock_guard lock(cache.lock);
-    live += cache.counts.live_bytes;
-  });
-  return live;
-}
-
-std::uint64_t Pool::note_live_peak(std::size_t more_bytes) noexcept {
-  const std::uint64_t live = live_bytes() + more_bytes;
-  const std::lock_guard lock(ranges_mutex_);
-  peak_at_growth_ = std::max(peak_at_growth_, live);
-  return peak_at_growth_;
 }
 
 bool Pool::is_known_refusal(const Search& search) noexcept {

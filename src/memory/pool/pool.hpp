@@ -199,10 +199,10 @@ class Pool {
   std::size_t release_free(std::size_t keep_bytes, std::size_t min_bytes) noexcept;
   /// Upper bound on the pages of a new handle: 1 under a limit.
   [[nodiscard]] std::uint64_t max_handle_pages() const noexcept;
-  /// Returns how much more than `need` pages to create. `room` is what the limit leaves,
-  /// `peak_bytes` the result of note_live_peak().
+  /// Returns how much more than `need` pages to create for the request. `room` is what the limit
+  /// leaves.
   [[nodiscard]] std::uint64_t extra_pages(std::uint64_t need, std::uint64_t room,
-                                          std::uint64_t peak_bytes) const noexcept;
+                                          const Search& search) noexcept;
   /// What a pool without a limit holds at most before it prefers reuse to growth.
   [[nodiscard]] static std::uint64_t footprint_goal(std::uint64_t peak_bytes) noexcept;
 

@@ -19,6 +19,8 @@ constexpr std::uint64_t max_extra_pages = 64 * mib / page_bytes;
 /// beyond what is needed only while it holds at most 1.06 times the peak of the bytes in use.
 constexpr std::uint64_t large_growth_share = 32;
 constexpr std::uint64_t max_handle_bytes = 256 * mib;
+/// Pools that hold less than this always grow, because their growth costs little memory.
+constexpr std::uint64_t min_footprint_goal = 256 * mib;
 constexpr std::uint64_t device_share_of_handle = 32;
 /// Idle memory is returned automatically if more than 256 MiB and more than a quarter of the held
 /// memory were idle for a whole window (PoolOptions::idle_ms), until an eighth is left. Judged by
@@ -50,14 +52,41 @@ std::uint64_t Pool::footprint_goal(std::uint64_t peak_bytes) noexcept {
   return peak_bytes + peak_bytes / 16;
 }
 
+bool Pool::is_past_goal(const Search& search) noexcept {
+  const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
+  const std::size_t held = held_bytes_.load(std::memory_order_relaxed);
+  if (limit != 0) return held >= limit / 4 * 3;
+  if (!has_pages_) return false;
+  const std::size_t bytes = search.granules * granule_bytes;
+  const std::uint64_t goal = std::max(footprint_goal(note_live_peak(bytes)), min_footprint_goal);
+  return held + bytes > goal;
+}
+
+std::uint64_t Pool::live_bytes() noexcept {
+  std::uint64_t live = 0;
+  for_each_cache([&](StreamCache& cache) {
+    const std::lock_guard lock(cache.lock);
+    live += cache.counts.live_bytes;
+  });
+  return live;
+}
+
+std::uint64_t Pool::note_live_peak(std::size_t more_bytes) noexcept {
+  const std::uint64_t live = live_bytes() + more_bytes;
+  const std::lock_guard lock(ranges_mutex_);
+  peak_at_growth_ = std::max(peak_at_growth_, live);
+  return peak_at_growth_;
+}
+
 std::uint64_t Pool::extra_pages(std::uint64_t need, std::uint64_t room,
-                                std::uint64_t peak_bytes) const noexcept {
+                                const Search& search) noexcept {
   const std::uint64_t held = pages_->held_pages();
   if (limit_bytes_.load(std::memory_order_relaxed) != 0) {
     return std::min({held / growth_share, max_extra_pages, room - need});
   }
   const std::uint64_t wanted = std::min(held / large_growth_share, max_handle_bytes / page_bytes);
-  const std::uint64_t goal = footprint_goal(peak_bytes) / page_bytes;
+  const std::uint64_t goal =
+      footprint_goal(note_live_peak(search.granules * granule_bytes)) / page_bytes;
   const std::uint64_t allowed = goal > held + need ? goal - held - need : 0;
   return std::min(wanted > need ? wanted - need : 0, allowed);
 }
@@ -181,7 +210,6 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
   const std::uint64_t addresses = pages_->room_pages();
   Descriptor* tail = nullptr;
   std::uint64_t need = pages_for(search.granules);
-  const std::uint64_t peak_bytes = note_live_peak(search.granules * granule_bytes);
   {
     // A free range at the end of the addresses is part of the block. Hold it while pages are added.
     const std::lock_guard lock(ranges_mutex_);
@@ -223,7 +251,7 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
     return nullptr;
   }
   const std::uint64_t handle_pages = max_handle_pages();
-  std::uint64_t extra = extra_pages(need, room, peak_bytes);
+  std::uint64_t extra = extra_pages(need, room, search);
   if (tail != nullptr) extra = std::min(extra, addresses - need);
   Result<void> made = pages_->try_have_unmapped(need + extra, handle_pages);
   while (!made && extra > 0) {
