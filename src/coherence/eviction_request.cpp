@@ -1,9 +1,13 @@
+// Chooses the copies to evict: find() collects the copies that may be evicted and would help,
+// sort_by_eviction_order() orders them, and free() evicts from the front.
+
 #include "coherence/eviction_request.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <new>
+#include <tuple>
 
 #include "coherence/totals.hpp"
 #include "coherence/unified_core.hpp"
@@ -226,12 +230,17 @@ std::size_t EvictionRequest::missing_bytes() const noexcept {
   return missing;
 }
 
+void sort_by_eviction_order(std::vector<Candidate>& candidates) noexcept {
+  std::ranges::sort(candidates, {},
+                    [](const Candidate& one) { return std::tuple(one.kind, one.last_use); });
+}
+
 bool EvictionRequest::free(std::size_t bytes, const Failure& why) noexcept try {
   const bool is_for_device = why.code() == ErrorCode::out_of_memory;
   std::size_t freed = 0;
   Shared found;
   find(is_for_device, found);
-  sort(found.all);
+  sort_by_eviction_order(found.all);
   // A copy that is in use by now, or that cannot be written back, is skipped.
   const Eviction most = may_go(Eviction::dirty, is_for_device)
                             ? wanted_.most

@@ -17,6 +17,7 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "coherence/residents.hpp"
 #include "tern/core/call_site.hpp"
@@ -26,6 +27,19 @@
 #include "tern/memory/resource.hpp"
 
 namespace tern {
+
+/// A copy that can be evicted.
+struct Candidate {
+  Eviction kind = Eviction::stale;
+  std::uint64_t last_use = 0;
+  std::size_t bytes = 0;
+  UnifiedCore* owner = nullptr;
+  unsigned memory = 0;
+};
+
+/// Sorts the candidates in eviction order: stale, clean, dirty, and within each kind the least
+/// recently used first.
+void sort_by_eviction_order(std::vector<Candidate>& candidates) noexcept;
 
 /// What an eviction request is for.
 struct EvictionWanted {

@@ -1,6 +1,8 @@
 // LeaseTable holds the open leases of one unified buffer, and the claims of calls in progress. It
 // finds the conflicts between them (is_conflict), and lets a thread wait until a conflicting lease
-// is released. UnifiedCore::try_claim_range() decides whether a conflict fails or waits.
+// is released. UnifiedCore::try_claim_range() (unified_core.cpp) decides what the second caller
+// gets: an access_conflict, or a wait if the caller passed a LeaseWait and the other lease belongs
+// to another thread.
 //
 // A lease has a slot, and the number of its slot is its name. The table reuses a number after the
 // release. References to slots are valid until the next open(), which may move all slots.

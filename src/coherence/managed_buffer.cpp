@@ -1,3 +1,6 @@
+// Allocates managed memory and orders its uses. Nothing is prefetched here: programs prefetch with
+// hints (hints.cpp) and plans (prefetch_plan.cpp).
+
 #include "tern/coherence/managed_buffer.hpp"
 
 #include "coherence/hint_checks.hpp"

@@ -1,3 +1,6 @@
+// MigrationPolicy (tern/coherence/hints.hpp): the advice a policy consists of, and the names of
+// advice. Applied by Hints, in hints.cpp.
+
 #include <fmt/format.h>
 
 #include <algorithm>

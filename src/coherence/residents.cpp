@@ -1,8 +1,6 @@
 #include "coherence/residents.hpp"
 
-#include <algorithm>
 #include <map>
-#include <tuple>
 #include <utility>
 
 namespace tern {
@@ -49,11 +47,6 @@ void Resident::leave() noexcept {
   if (!std::exchange(is_listed_, false)) return;
   (previous_ != nullptr ? previous_->next_ : where_->first_) = next_;
   if (next_ != nullptr) next_->previous_ = previous_;
-}
-
-void sort(std::vector<Candidate>& candidates) noexcept {
-  std::ranges::sort(candidates, {},
-                    [](const Candidate& one) { return std::tuple(one.kind, one.last_use); });
 }
 
 }  // namespace tern

@@ -123,17 +123,4 @@ class Residents {
                   std::memory_order_relaxed);
 }
 
-/// A copy that can be evicted.
-struct Candidate {
-  Eviction kind = Eviction::stale;
-  std::uint64_t last_use = 0;
-  std::size_t bytes = 0;
-  UnifiedCore* owner = nullptr;
-  unsigned memory = 0;
-};
-
-/// Sorts the candidates in eviction order: stale, clean, dirty, and within each kind the least
-/// recently used first.
-void sort(std::vector<Candidate>& candidates) noexcept;
-
 }  // namespace tern

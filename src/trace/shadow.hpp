@@ -3,8 +3,8 @@
 //
 // `judge` decides whether an access races with an earlier one: the earlier access is not ordered
 // before it, and at least one of the two writes. Checking and applying are separate, so that a
-// rejected operation leaves no effect. The shadow stores no clocks: the caller passes a View with
-// the order of the acting actor.
+// rejected operation leaves no effect. The shadow stores no clocks: the caller, an OrderChecker,
+// passes a View with the order of the acting actor.
 //
 // After lost records, a shadow starts empty and knows that there was a gap. Bytes that no known
 // block contains may then belong to anybody, and the free of an unknown block may be correct. Use

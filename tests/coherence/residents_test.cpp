@@ -105,15 +105,5 @@ TEST(Residents, MayBeUsedWhileOthersLookAndComeAndGo) {
   EXPECT_TRUE(listed(*all).empty());
 }
 
-TEST(Candidates, GoByKindAndThenByAge) {
-  std::vector<Candidate> all = {{Eviction::dirty, 1, 10}, {Eviction::clean, 5, 20},
-                                {Eviction::stale, 9, 30}, {Eviction::clean, 4, 40},
-                                {Eviction::stale, 8, 50}, {Eviction::dirty, 0, 60}};
-  sort(all);
-  std::vector<std::size_t> bytes;
-  for (const Candidate& one : all) bytes.push_back(one.bytes);
-  EXPECT_EQ(bytes, (std::vector<std::size_t>{50, 30, 40, 20, 60, 10}));
-}
-
 }  // namespace
 }  // namespace tern::test

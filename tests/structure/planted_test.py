@@ -58,9 +58,9 @@ PLANTS = [
      replace(TABLE, r"^\| `core` *\|[^|]*\|", "| `core` | `device` |")),
     ("layers", "a row without a folder", TABLE,
      replace(TABLE, r"^(\| `core`.*)$", r"\1\n| `planned` | `core` | Later. |")),
-    ("headers", "a header that is not self-contained", "include/tern/core/planted.hpp:1",
+    ("headers_compile", "a header that is not self-contained", "include/tern/core/planted.hpp:1",
      write("include/tern/core/planted.hpp", "#pragma once\nstd::string planted();\n")),
-    ("headers", "a header that cannot be included twice", "include/tern/core/planted.hpp:1",
+    ("headers_compile", "a header that cannot be included twice", "include/tern/core/planted.hpp:1",
      write("include/tern/core/planted.hpp", "struct Planted {};\n")),
     ("mirror", "a source without a test", "src/core/planted.cpp:1",
      write("src/core/planted.cpp", "")),
@@ -86,19 +86,25 @@ PLANTS = [
      write("src/core/planted.cpp", "\nstruct BriefLock {};\n")),
     ("vocabulary", "a retired word in prose", "docs/guide/planted.md:1",
      write("docs/guide/planted.md", "Call `keep_on()`.\n")),
-    ("vocabulary", "public headers without end", "include/tern:1",
+    ("interface_size", "public headers without end", "include/tern:1",
      lambda root: [write(f"include/tern/core/planted{i}.hpp", "#pragma once\n")(root)
                    for i in range(100)]),
-    ("vocabulary", "a public type too many", "include/tern:1",
+    ("interface_size", "a public type too many", "include/tern:1",
      append("include/tern/core/version.hpp",
             "namespace tern {\n" + "".join(f"struct Planted{i} {{}};\n" for i in range(20)) + "}\n")),
-    ("vocabulary", "public nested types too many", "include/tern:1",
+    ("interface_size", "public nested types too many", "include/tern:1",
      append("include/tern/core/version.hpp",
             "class Planted {\n public:\n"
             + "".join(f"  enum class A{i} {{ a }};\n" for i in range(20)) + "};\n")),
-    ("vocabulary", "detail headers without end", "include/tern/detail:1",
+    ("interface_size", "detail headers without end", "include/tern/detail:1",
      lambda root: [write(f"include/tern/detail/core/planted{i}.hpp", "#pragma once\n")(root)
                    for i in range(100)]),
+    ("decisions", "a function that has moved", "docs/architecture.md:",
+     replace("src/buffer/copy_route.cpp", r"plan_copy\(", "planned_copy(")),
+    ("decisions", "a file that has moved", "docs/architecture.md:",
+     replace("docs/architecture.md", r"\(../src/buffer/copy_route.cpp\)", "(../src/buffer/route.cpp)")),
+    ("decisions", "a section that is gone", "docs/architecture.md:1",
+     replace("docs/architecture.md", "^## Where is it decided.$", "## Elsewhere")),
     ("readme", "a README that drifted", "README.md",
      replace("README.md", "^```cpp$", "```cpp\n// drift")),
 ]
@@ -107,7 +113,7 @@ PLANTS = [
 HARMLESS = [
     ("layers", "an include in a comment",
      write("src/core/planted.cpp", '/*\n#include "tern/device/device.hpp"\n*/\n')),
-    ("vocabulary", "types that are not public",
+    ("interface_size", "types that are not public",
      append("include/tern/core/version.hpp",
             "namespace tern {\nclass Forward;\nnamespace detail {\nstruct A {};\n}\n"
             "template <class T>\nvoid f(struct B& b) { struct C { int c; }; }\n"
@@ -126,14 +132,14 @@ def copy_tree(root, target):
     ignore = shutil.ignore_patterns("__pycache__")
     for folder in ("include", "src", "tests"):
         shutil.copytree(root / folder, target / folder, ignore=ignore)
-    (target / "examples").mkdir()
-    for file in ("README.md", "examples/01_first_steps.cpp"):
+    for file in ("README.md", "examples/01_first_steps.cpp", "docs/architecture.md", "bench/case.hpp"):
         if (root / file).exists():
+            (target / file).parent.mkdir(exist_ok=True)
             shutil.copy(root / file, target / file)
 
 
 def copy_headers(root, target):
-    # Two headers are enough to see the test fail; headers_test itself compiles them all.
+    # Two headers are enough to see the test fail; headers_compile_test itself compiles them all.
     for name in ("core/version.hpp", "detail/core/visibility.hpp"):
         copy = target / "include/tern" / name
         copy.parent.mkdir(parents=True)
@@ -143,7 +149,7 @@ def copy_headers(root, target):
 def run(test, root):
     here = pathlib.Path(__file__).resolve().parent
     command = [sys.executable, "-B", str(here / f"{test}_test.py"), "--root", str(root)]
-    if test == "headers":
+    if test == "headers_compile":
         compiler = "g++" if shutil.which("g++") else "clang++"
         command += ["--compiler", compiler]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -154,7 +160,7 @@ def outcome(root, test, plant):
     """The status and output of a test on a fresh copy with the plant in it."""
     with tempfile.TemporaryDirectory() as folder:
         target = pathlib.Path(folder)
-        (copy_headers if test == "headers" else copy_tree)(root, target)
+        (copy_headers if test == "headers_compile" else copy_tree)(root, target)
         if plant:
             plant(target)
         return run(test, target)

@@ -1,6 +1,5 @@
 // Fences order all work of a stream that another library owns against all work of one of our
-// streams. Use them if the other library works on its own memory, or uses more buffers than can be
-// declared.
+// streams. Use them if the other library works on its own memory.
 //
 //   fence_to(theirs, ours);        // before: their later work runs after all work on ours so far
 //   their_library_call(handle);

@@ -5,8 +5,8 @@
 // A block that a stream has freed can be reused by the same stream immediately, because the work of
 // a stream runs in order. Another stream gets the block only after the pool has seen that the free
 // has completed, or after it has made the new stream wait for the free. So memory is never reused
-// before its last user is done. Allocating and freeing never wait for the device, unless memory has
-// run out and the request allows waiting.
+// before its last user is done. The host waits for the device in two cases only: memory has run out
+// and the request allows waiting, or a block is freed on a stream that no longer exists.
 //
 // If the device has virtual memory, the pool holds device memory as handles of the driver in one
 // address range, and can map whole free handles from anywhere to new contiguous addresses. Under a
@@ -46,7 +46,7 @@ enum class PoolBacking : std::uint8_t {
 /// What the pool does first if the request's stream has no free memory of its own.
 enum class PoolPreference : std::uint8_t {
   automatic,     // independence; reuse once the pool holds three quarters of its limit or, without
-                 // a limit, 1.06 times the peak of the live bytes
+                 // a limit, 1.06 times the peak of the live bytes (at least 256 MiB)
   independence,  // get more memory from the driver, so that streams never wait for each other
   reuse,         // use memory that another stream freed, after a wait on the device
 };
@@ -158,7 +158,7 @@ class TERN_EXPORT PoolResource final : public Resource {
   /// numbers.
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
   [[nodiscard]] std::size_t good_size(const Request& request) const noexcept override;
-  /// Frees the block in stream order. Does not wait.
+  /// Frees the block in stream order. Waits only if the stream no longer exists.
   [[nodiscard]] Result<void> try_deallocate(
       const Block& block, StreamRef stream,
       const CallSite& site = CallSite::here()) noexcept override;

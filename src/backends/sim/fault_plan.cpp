@@ -1,3 +1,6 @@
+// Parses the rules of a fault plan, and decides which calls they make fail (next()). World::begin()
+// in world.cpp applies the fault.
+
 #include "backends/sim/fault_plan.hpp"
 
 #include <fmt/format.h>

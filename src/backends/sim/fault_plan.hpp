@@ -9,7 +9,8 @@
 //
 // Every primitive that can fail belongs to one class, and a class accepts the kinds that can happen
 // to its primitives. A rule with another kind is an error. Calls are counted per class from 1, so a
-// loop can count the calls first and then fail each of them. Not thread-safe.
+// loop can count the calls first and then fail each of them. World::begin() (world.cpp) calls
+// next() at the start of every primitive and applies the fault. Not thread-safe.
 
 #pragma once
 
