@@ -4,7 +4,8 @@
 // the device that uses it, if a foreign owner wants the memory back only after all uses, or if
 // exported memory needs a device-wide wait. Whenever a storage is made, a few kept ones are polled
 // in turn, so the cost does not depend on the length of the list. The list is never destroyed.
-// Thread-safe.
+// Thread-safe. Frees that were tried and failed are not here: their Resource keeps and retries them
+// (memory/resource.cpp).
 
 #pragma once
 

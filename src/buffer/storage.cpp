@@ -683,7 +683,7 @@ bool Storage::are_uses_done() const noexcept {
     const Result<bool> is_captured = stay ? stream.try_is_capturing() : Result<bool>(false);
     if (is_captured && *is_captured) return false;
   }
-  // A failed free is retried once and counted by the resource.
+  // If the free fails, the resource counts it and retries it later.
   resource_->deallocate(block_, stream, site_);
   return true;
 }

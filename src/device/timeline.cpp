@@ -1,3 +1,6 @@
+// Timelines: counters that streams and the host signal and wait for. Marks of streams are in
+// device_state.cpp.
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>

@@ -1,3 +1,7 @@
+// Imports Arrow arrays. try_leaf() checks the structure of a column, check_contents() checks the
+// bytes that the host can read and counts the nulls, and try_take() makes storages over the
+// buffers.
+
 #include <algorithm>
 #include <array>
 #include <atomic>

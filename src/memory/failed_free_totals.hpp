@@ -1,4 +1,5 @@
-// Process-wide totals of failed deallocate() calls, for the report of shutdown().
+// Process-wide totals of failed deallocate() calls, for the report of shutdown(). Updated by
+// Resource, which also retries these frees (resource.cpp).
 
 #pragma once
 

@@ -1,3 +1,6 @@
+// deallocate() counts a free that failed and keeps it. retry_failed_frees() and
+// retry_with_backoff() retry such frees.
+
 #include "tern/memory/resource.hpp"
 
 #include <algorithm>

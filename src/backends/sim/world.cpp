@@ -1,3 +1,7 @@
+// The simulated devices of a process as one world. begin() applies the fault plan to a call,
+// judge() passes each record to the checker, and keep() decides what happens to a finding: it is
+// written to the trace, printed, and collected, returned as a violation, or the process aborts.
+
 #include "backends/sim/world.hpp"
 
 #include <fmt/format.h>

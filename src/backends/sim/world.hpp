@@ -31,13 +31,13 @@
 
 #include "backends/sim/executor.hpp"
 #include "backends/sim/fault_plan.hpp"
+#include "backends/sim/finding_printer.hpp"
 #include "backends/sim/host_space.hpp"
 #include "backends/sim/host_watch.hpp"
 #include "backends/sim/managed_pages.hpp"
 #include "backends/sim/memories.hpp"
 #include "backends/sim/operation.hpp"
 #include "backends/sim/profile.hpp"
-#include "backends/sim/report_printer.hpp"
 #include "backends/sim/scheduler.hpp"
 #include "backends/sim/sim_device.hpp"
 #include "tern/backends/sim.hpp"
@@ -298,7 +298,7 @@ class World {
   const char* call_ = "";             // the current call, and its call site
   CallSite call_site_ = {};
   std::vector<Finding> findings_;
-  ReportPrinter printer_;
+  FindingPrinter printer_;
   std::optional<Failure> parked_;          // of calls that could not fail
   std::optional<Failure> parked_by_work_;  // of work that ran
   bool is_running_ = false;                // an operation is running

@@ -1,6 +1,6 @@
 // Every finding is printed to standard error, even if the exception is lost.
 
-#include "backends/sim/report_printer.hpp"
+#include "backends/sim/finding_printer.hpp"
 
 #include <gtest/gtest.h>
 
@@ -37,22 +37,22 @@ std::string printed_by(const sim::Options& options, int times = 1) {
   return testing::internal::GetCapturedStderr();
 }
 
-TEST(ReportPrinter, AFindingIsHeardThoughTheExceptionIsSwallowed) {
+TEST(FindingPrinter, AFindingIsHeardThoughTheExceptionIsSwallowed) {
   const std::string text = printed_by({});
   EXPECT_EQ(count_of(text, "TERN-S101 missing-wait"), 1u) << text;
   EXPECT_NE(text.find("  fix     let B wait for A@1"), std::string::npos) << text;
 }
 
-TEST(ReportPrinter, ALineThatIsWrongIsReportedOnce) {
+TEST(FindingPrinter, ALineThatIsWrongIsReportedOnce) {
   EXPECT_EQ(count_of(printed_by({}, 10), "TERN-S101"), 1u);
   EXPECT_EQ(count_of(printed_by({.mode = sim::Mode::collect}, 10), "TERN-S101"), 1u);
 }
 
-TEST(ReportPrinter, TestsThatPlantMistakesCanSilenceIt) {
+TEST(FindingPrinter, TestsThatPlantMistakesCanSilenceIt) {
   EXPECT_EQ(printed_by({.print_findings = false}), "");
 }
 
-TEST(ReportPrinter, AFindingInADestructorIsHeard) {
+TEST(FindingPrinter, AFindingInADestructorIsHeard) {
   testing::internal::CaptureStderr();
   {
     const Device device = sim::open({.policy = sim::Policy::lazy});
@@ -66,8 +66,8 @@ TEST(ReportPrinter, AFindingInADestructorIsHeard) {
   EXPECT_EQ(count_of(text, "TERN-S102"), 1u) << text;
 }
 
-TEST(ReportPrinter, ManyFindingsAreCutShort) {
-  sim::ReportPrinter printer;
+TEST(FindingPrinter, ManyFindingsAreCutShort) {
+  sim::FindingPrinter printer;
   testing::internal::CaptureStderr();
   for (int i = 0; i < 300; ++i) {
     Finding finding;
@@ -79,7 +79,7 @@ TEST(ReportPrinter, ManyFindingsAreCutShort) {
   EXPECT_EQ(count_of(text, "further findings"), 1u);
 }
 
-TEST(ReportPrinter, TheExceptionSurvivesAPendingCopyIntoADestroyedVector) {
+TEST(FindingPrinter, TheExceptionSurvivesAPendingCopyIntoADestroyedVector) {
   for (const std::size_t bytes : {std::size_t{4096}, std::size_t{16} << 20}) {
     const Device device = sim::open({.policy = sim::Policy::lazy, .print_findings = false});
     const Stream a(device, {.name = "A"}), b(device, {.name = "B"});

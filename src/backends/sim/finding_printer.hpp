@@ -14,7 +14,7 @@
 
 namespace tern::sim {
 
-class ReportPrinter {
+class FindingPrinter {
  public:
   /// Writes the text with one call, so that reports of several threads do not mix.
   void print(const Finding& finding) noexcept;

@@ -1,5 +1,6 @@
-#include "coherence/totals.hpp"
 #include "tern/coherence/unified_statistics.hpp"
+
+#include "coherence/totals.hpp"
 
 namespace tern {
 namespace {

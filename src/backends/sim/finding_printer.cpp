@@ -1,4 +1,4 @@
-#include "backends/sim/report_printer.hpp"
+#include "backends/sim/finding_printer.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ void write_all(std::string_view text) noexcept {
 
 }  // namespace
 
-void ReportPrinter::print(const Finding& finding) noexcept {
+void FindingPrinter::print(const Finding& finding) noexcept {
   try {
     if (printed_.size() > max_reports || !printed_.insert(key_of(finding)).second) return;
     if (printed_.size() > max_reports) {
