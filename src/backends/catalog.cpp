@@ -1,3 +1,6 @@
+// Opens devices by spec. A new backend is a folder src/backends/<name> whose Opener is listed in
+// openers(). It implements Backend (tern/detail/device/backend.hpp).
+
 #include "tern/backends/catalog.hpp"
 
 #include <fmt/format.h>

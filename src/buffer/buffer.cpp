@@ -1,4 +1,5 @@
-// Construction, views and access of buffers. Functions that move bytes are in buffer_bytes.cpp.
+// Construction, views (try_slice() and check_view() check their bounds) and access of buffers.
+// Functions that move bytes are in buffer_bytes.cpp.
 
 #include "tern/buffer/buffer.hpp"
 

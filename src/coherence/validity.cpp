@@ -1,3 +1,6 @@
+// apply() records an access of a place: a read makes its range up to date there too, a write makes
+// its range stale in all other places.
+
 #include "tern/detail/coherence/validity.hpp"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Exports tables and columns as Arrow structures. try_pack_table() gets the row count from
+// Table::try_rows_host(), which reads it from the device if the host does not know it.
+
 #include <array>
 #include <atomic>
 #include <cerrno>

@@ -1,3 +1,5 @@
+// Columns and tables. Rows holds the number of rows, which the host or only the device knows.
+
 #include "tern/table/table.hpp"
 
 #include <algorithm>
