@@ -62,6 +62,39 @@ TEST_F(Pool, DoesNotGiveInFlightBlocksToAnotherStream) {
   pool.deallocate(second, b);
 }
 
+TEST_F(Pool, PrefersATighterRangeOfItsOwnStreamToALargerOneOfAnyStream) {
+  PoolResource pool(device, {.initial_bytes = 128 * mib});
+  std::vector<Block> freed, kept;
+  for (int i = 0; i < 2; ++i) {
+    freed.push_back(pool.allocate({.bytes = 5 * mib, .stream = a}));
+    kept.push_back(pool.allocate({.bytes = 2 * mib, .stream = a}));
+  }
+  for (const Block& block : freed) use(a, block);
+  // The cache of the stream has room for one of the blocks and keeps the second.
+  for (const Block& block : freed) pool.deallocate(block, a);
+  const Block tight = pool.allocate({.bytes = 5 * mib - 1024, .stream = a});
+  EXPECT_EQ(tight.address, freed[0].address);
+  EXPECT_EQ(pool.pool_statistics().own_in_flight_hits, 1u);
+  pool.deallocate(tight, a);
+  for (const Block& block : kept) pool.deallocate(block, a);
+}
+
+TEST_F(Pool, RecordsFewEventsForLargeBlocksWhileItHoldsMuch) {
+  const Device large = sim::open({.policy = sim::Policy::lazy, .memory_bytes = 16 * gib});
+  const Stream stream{large};
+  const auto seals = [&](std::size_t initial_bytes) {
+    PoolResource pool(large, {.initial_bytes = initial_bytes});
+    std::vector<Block> blocks;
+    for (int i = 0; i < 32; ++i) {
+      blocks.push_back(pool.allocate({.bytes = 40 * mib, .stream = stream}));
+    }
+    for (const Block& block : blocks) pool.deallocate(block, stream);
+    return pool.pool_statistics().seals;
+  };
+  EXPECT_GE(seals(1280 * mib), 29u) << "each of the blocks that the cache does not keep";
+  EXPECT_LE(seals(8 * gib), 8u) << "one in 128 MiB";
+}
+
 TEST_F(Pool, StealsWithAWaitOnTheDevice) {
   PoolResource pool(device, {.limit_bytes = 8 * mib});
   const Block first = pool.allocate({.bytes = 8 * mib, .stream = a});

@@ -14,9 +14,12 @@
 namespace tern::pool {
 namespace {
 
-/// A mark is recorded after this many freed blocks, or bytes of freed blocks.
+/// A mark is recorded after this many freed blocks, or bytes of freed blocks. An event costs as
+/// much as several requests, so while memory is plentiful large blocks count by their share of the
+/// pool.
 constexpr std::size_t seal_blocks = 64;
 constexpr std::uint64_t seal_granules = 32 * mib / granule_bytes;
+constexpr std::uint64_t seals_per_pool = 64;
 /// Frees that the host has seen complete are settled after this many bytes were freed, and at least
 /// as many as are in flight.
 constexpr std::uint64_t settle_granules = mib / granule_bytes;
@@ -321,18 +324,29 @@ Descriptor* Pool::take(Search& search, Thoroughness how) noexcept {
     search.failure = prepared.failure();
     return nullptr;
   }
-  Descriptor* range = nullptr;
+  Descriptor* available = nullptr;
   if (!search.request.only_recycled) {
-    search.rung = &Counts::available_hits;
-    range = ranges_.take_available(
+    available = ranges_.find_available(
         search.granules, search.alignment,
         how == Thoroughness::thorough ? FitIndex::Effort::thorough : FitIndex::Effort::quick,
         is_tight_.load(std::memory_order_relaxed) ? Ranges::Placement::together
                                                   : Ranges::Placement::tightest);
   }
-  if (range == nullptr && !host_shares_ && search.request.stream.id()) {
+  Descriptor* own = nullptr;
+  if (!host_shares_ && search.request.stream.id()) {
+    own = Ranges::find_in_flight(search.cache.lane, search.granules, search.alignment);
+  }
+  // The tighter fit keeps large ranges whole.
+  if (available != nullptr && own != nullptr) {
+    (own->size < available->size ? available : own) = nullptr;
+  }
+  Descriptor* range = nullptr;
+  if (available != nullptr) {
+    search.rung = &Counts::available_hits;
+    range = ranges_.take_available(*available, search.granules, search.alignment);
+  } else if (own != nullptr) {
     search.rung = &Counts::own_in_flight_hits;
-    range = ranges_.take_in_flight(search.cache.lane, search.granules, search.alignment);
+    range = ranges_.take_in_flight(*own, search.granules, search.alignment);
   }
   if (range != nullptr) note_change();
   return range;
@@ -353,8 +367,9 @@ Descriptor* Pool::steal(Search& search) noexcept {
     }
     for_each_cache([&](StreamCache& cache) {
       if (range != nullptr || &cache == &search.cache) return;
-      range = ranges_.take_in_flight(cache.lane, search.granules, search.alignment);
+      range = Ranges::find_in_flight(cache.lane, search.granules, search.alignment);
       if (range == nullptr) return;
+      ranges_.take_in_flight(*range, search.granules, search.alignment);
       donor = &cache;
       behind = {cache.lane.stream, range->sequence};
     });
@@ -546,7 +561,12 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
     if (retired_granules_ > std::max(settle_granules, unsettled_granules_)) {
       is_settling_due_.store(true, std::memory_order_relaxed);
     }
-    is_full = lane.unsealed_blocks >= seal_blocks || lane.unsealed_granules >= seal_granules;
+    std::uint64_t max_unsealed = seal_granules;
+    if (!is_tight_.load(std::memory_order_relaxed)) {
+      const std::size_t held = held_bytes_.load(std::memory_order_relaxed);
+      max_unsealed = std::max(max_unsealed, held / granule_bytes / seals_per_pool);
+    }
+    is_full = lane.unsealed_blocks >= seal_blocks || lane.unsealed_granules >= max_unsealed;
     if (is_full) lane.unsealed_blocks = lane.unsealed_granules = 0;
     note_change();
   }

@@ -131,18 +131,21 @@ void Ranges::put_available(Descriptor& range) noexcept {
 }
 
 // Small blocks first try the lowest range that is smaller than a page, see Placement.
-Descriptor* Ranges::take_available(std::uint64_t granules, std::uint64_t alignment,
-                                   FitIndex::Effort effort, Placement placement) noexcept {
-  Descriptor* found = nullptr;
+Descriptor* Ranges::find_available(std::uint64_t granules, std::uint64_t alignment,
+                                   FitIndex::Effort effort, Placement placement) const noexcept {
   if (placement == Placement::together && granules <= page_granules_ / small_share) {
-    found = available_.find_lowest(granules, alignment, page_granules_);
+    Descriptor* const lowest = available_.find_lowest(granules, alignment, page_granules_);
+    if (lowest != nullptr) return lowest;
   }
-  if (found == nullptr) found = available_.find(granules, alignment, effort);
-  if (found == nullptr) return nullptr;
-  remove_available(*found);
-  cut(*found, begin_that_spares_handles(*found, granules, alignment), granules,
+  return available_.find(granules, alignment, effort);
+}
+
+Descriptor* Ranges::take_available(Descriptor& found, std::uint64_t granules,
+                                   std::uint64_t alignment) noexcept {
+  remove_available(found);
+  cut(found, begin_that_spares_handles(found, granules, alignment), granules,
       [this](Descriptor& rest) { insert_available(rest); });
-  return found;
+  return &found;
 }
 
 std::uint64_t Ranges::begin_that_spares_handles(const Descriptor& range, std::uint64_t granules,
@@ -263,18 +266,22 @@ void Ranges::return_in_flight(Descriptor& range, Lane& lane, std::uint64_t seque
   link_behind(range, older, lane);
 }
 
-Descriptor* Ranges::take_in_flight(Lane& lane, std::uint64_t granules,
+Descriptor* Ranges::find_in_flight(const Lane& lane, std::uint64_t granules,
                                    std::uint64_t alignment) noexcept {
-  Descriptor* found = lane.index.find(granules, alignment);
-  if (found == nullptr) return nullptr;
-  Descriptor* at = found->older;
-  const std::uint64_t sequence = found->sequence;
-  remove_in_flight(*found);
-  cut(*found, aligned_begin(*found, alignment), granules, [&](Descriptor& rest) {
+  return lane.index.find(granules, alignment);
+}
+
+Descriptor* Ranges::take_in_flight(Descriptor& found, std::uint64_t granules,
+                                   std::uint64_t alignment) noexcept {
+  Lane& lane = *found.lane;
+  Descriptor* at = found.older;
+  const std::uint64_t sequence = found.sequence;
+  remove_in_flight(found);
+  cut(found, aligned_begin(found, alignment), granules, [&](Descriptor& rest) {
     insert_in_flight(rest, lane, sequence);
     link_behind(rest, at, lane);
   });
-  return found;
+  return &found;
 }
 
 // Pops ranges from the oldest end while their mark is done.

@@ -68,11 +68,18 @@ class Ranges {
   /// Where to place a block: in the range that fits best, or, if the block is small, next to other
   /// small blocks, so that they share few pages and the other pages become whole.
   enum class Placement : std::uint8_t { tightest, together };
-  [[nodiscard]] Descriptor* take_available(std::uint64_t granules, std::uint64_t alignment,
-                                           FitIndex::Effort effort = FitIndex::Effort::quick,
-                                           Placement placement = Placement::tightest) noexcept;
-  [[nodiscard]] Descriptor* take_in_flight(Lane& lane, std::uint64_t granules,
-                                           std::uint64_t alignment) noexcept;
+  /// Return a range that fits, or null. It stays where it is.
+  [[nodiscard]] Descriptor* find_available(
+      std::uint64_t granules, std::uint64_t alignment,
+      FitIndex::Effort effort = FitIndex::Effort::quick,
+      Placement placement = Placement::tightest) const noexcept;
+  [[nodiscard]] static Descriptor* find_in_flight(const Lane& lane, std::uint64_t granules,
+                                                  std::uint64_t alignment) noexcept;
+  /// Take a part of a range that was found.
+  Descriptor* take_available(Descriptor& found, std::uint64_t granules,
+                             std::uint64_t alignment) noexcept;
+  Descriptor* take_in_flight(Descriptor& found, std::uint64_t granules,
+                             std::uint64_t alignment) noexcept;
   /// Takes addresses without memory. The search is thorough.
   [[nodiscard]] Descriptor* take_unbacked(std::uint64_t granules, std::uint64_t alignment) noexcept;
   /// Takes contiguous whole handles from an available range, small ranges first: as many as have

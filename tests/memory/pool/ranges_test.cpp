@@ -11,6 +11,19 @@ namespace {
 
 constexpr std::uint64_t page = 16;
 
+Descriptor* take_available_from(Ranges& ranges, std::uint64_t granules, std::uint64_t alignment,
+                                FitIndex::Effort effort = FitIndex::Effort::quick,
+                                Ranges::Placement placement = Ranges::Placement::tightest) {
+  Descriptor* const found = ranges.find_available(granules, alignment, effort, placement);
+  return found == nullptr ? nullptr : ranges.take_available(*found, granules, alignment);
+}
+
+Descriptor* take_in_flight_from(Ranges& ranges, const Lane& lane, std::uint64_t granules,
+                                std::uint64_t alignment) {
+  Descriptor* const found = Ranges::find_in_flight(lane, granules, alignment);
+  return found == nullptr ? nullptr : ranges.take_in_flight(*found, granules, alignment);
+}
+
 class RangesTest : public testing::Test {
  protected:
   RangesTest() { EXPECT_TRUE(ranges.store().try_prepare(64)); }
@@ -36,7 +49,7 @@ TEST_F(RangesTest, JoinsAdjacentFreeRanges) {
 
 TEST_F(RangesTest, LeavesTheRestOfACutRangeInPlace) {
   ranges.put_available(ranges.add(3, 29, nullptr));
-  Descriptor* taken = ranges.take_available(4, 8);
+  Descriptor* taken = take_available_from(ranges, 4, 8);
   ASSERT_NE(taken, nullptr);
   EXPECT_EQ(taken->offset, 8u);
   EXPECT_EQ(taken->size, 4u);
@@ -50,12 +63,12 @@ TEST_F(RangesTest, LeavesTheRestOfACutRangeInPlace) {
 TEST_F(RangesTest, CutsToLeaveMoreWholePages) {
   // A page, and the beginning of one that is in use.
   ranges.put_available(ranges.add(page, page + 6, nullptr));
-  Descriptor* taken = ranges.take_available(4, 1);
+  Descriptor* taken = take_available_from(ranges, 4, 1);
   ASSERT_NE(taken, nullptr);
   EXPECT_EQ(taken->offset, 2 * page + 2);
   EXPECT_EQ(ranges.free_pages(), 1u);
   // What is left behind the page would do for 2; for 4 it takes a page either way.
-  taken = ranges.take_available(4, 1);
+  taken = take_available_from(ranges, 4, 1);
   ASSERT_NE(taken, nullptr);
   EXPECT_EQ(taken->offset, page);
   EXPECT_EQ(ranges.free_pages(), 0u);
@@ -63,7 +76,7 @@ TEST_F(RangesTest, CutsToLeaveMoreWholePages) {
 
 TEST_F(RangesTest, CutsAtTheEndOnlyWhereTheAlignmentAllowsIt) {
   ranges.put_available(ranges.add(page, page + 6, nullptr));
-  const Descriptor* taken = ranges.take_available(3, 4);
+  const Descriptor* taken = take_available_from(ranges, 3, 4);
   ASSERT_NE(taken, nullptr);
   EXPECT_EQ(taken->offset, 2 * page);
   EXPECT_EQ(ranges.free_pages(), 1u);
@@ -77,19 +90,19 @@ TEST_F(RangesTest, PacksSmallBlocksIfPagesAreScarce) {
   ranges.put_available(low);
   ranges.put_available(ranges.add(2 * page, page, nullptr));
   ranges.put_available(ranges.add(4 * page, 2, nullptr));
-  EXPECT_EQ(ranges.take_available(1, 1)->offset, 4 * page) << "the tightest";
-  EXPECT_EQ(ranges.take_available(1, 1, quick, Placement::together)->offset, 0u);
+  EXPECT_EQ(take_available_from(ranges, 1, 1)->offset, 4 * page) << "the tightest";
+  EXPECT_EQ(take_available_from(ranges, 1, 1, quick, Placement::together)->offset, 0u);
   // One that is not small is put where it fits.
   Descriptor& high = ranges.add(5 * page, 2, nullptr);
   ranges.put_available(high);
-  EXPECT_EQ(ranges.take_available(2, 1, quick, Placement::together)->offset, 5 * page);
+  EXPECT_EQ(take_available_from(ranges, 2, 1, quick, Placement::together)->offset, 5 * page);
   EXPECT_EQ(ranges.free_pages(), 1u);
   // A whole page is begun when nothing else is left.
   for (std::uint64_t left = ranges.available().total() - page; left > 0; --left) {
-    EXPECT_NE(ranges.take_available(1, 1, quick, Placement::together), nullptr);
+    EXPECT_NE(take_available_from(ranges, 1, 1, quick, Placement::together), nullptr);
     EXPECT_EQ(ranges.free_pages(), 1u);
   }
-  EXPECT_EQ(ranges.take_available(1, 1, quick, Placement::together)->offset, 2 * page);
+  EXPECT_EQ(take_available_from(ranges, 1, 1, quick, Placement::together)->offset, 2 * page);
 }
 
 TEST_F(RangesTest, JoinsInFlightRangesOnlyWithTheirOwnLane) {
@@ -103,8 +116,8 @@ TEST_F(RangesTest, JoinsInFlightRangesOnlyWithTheirOwnLane) {
   EXPECT_EQ(ranges.in_flight_granules(), 20u);
   EXPECT_EQ(lane.index.total(), 10u);
   EXPECT_EQ(other.index.total(), 10u);
-  EXPECT_EQ(ranges.take_available(11, 1), nullptr);
-  EXPECT_EQ(ranges.take_in_flight(lane, 11, 1), nullptr);
+  EXPECT_EQ(take_available_from(ranges, 11, 1), nullptr);
+  EXPECT_EQ(take_in_flight_from(ranges, lane, 11, 1), nullptr);
 }
 
 TEST_F(RangesTest, JoinedRangesHaveTheLaterMark) {
@@ -131,7 +144,7 @@ TEST_F(RangesTest, KeepsALaneInTheOrderOfItsMarks) {
 
 TEST_F(RangesTest, ACutRangeKeepsItsMark) {
   ranges.put_in_flight(ranges.add(0, 30, nullptr), lane, 5);
-  Descriptor* taken = ranges.take_in_flight(lane, 10, 8);
+  Descriptor* taken = take_in_flight_from(ranges, lane, 10, 8);
   ASSERT_NE(taken, nullptr);
   EXPECT_EQ(taken->sequence, 5u);
   EXPECT_EQ(ranges.in_flight_granules(), 20u);
@@ -146,7 +159,7 @@ TEST_F(RangesTest, PutsBackAnUnusedRange) {
   ranges.put_in_flight(a, lane, 1);
   ranges.put_in_flight(b, lane, 3);
   ranges.put_in_flight(c, lane, 5);
-  Descriptor* taken = ranges.take_in_flight(lane, 20, 1);
+  Descriptor* taken = take_in_flight_from(ranges, lane, 20, 1);
   ASSERT_EQ(taken, &b);
   ranges.return_in_flight(*taken, lane, taken->sequence);
   EXPECT_EQ(ranges.in_flight_granules(), 60u);
@@ -184,7 +197,7 @@ TEST_F(RangesOfHandles, CountsWholeHandlesOnly) {
   Descriptor& all = ranges.add(10 * page, 13 * page, nullptr);
   ranges.put_available(all);
   EXPECT_EQ(ranges.free_pages(), 13u);
-  Descriptor* block = ranges.take_available(1, 1);
+  Descriptor* block = take_available_from(ranges, 1, 1);
   ASSERT_NE(block, nullptr);
   EXPECT_EQ(block->offset, 10 * page);  // pins 4 pages; at the end it would pin 8
   EXPECT_EQ(ranges.free_pages(), 9u);
@@ -222,7 +235,7 @@ TEST_F(RangesOfHandles, PlacesABlockWhereItPinsFewerPages) {
   // The end of the first handle is free, then the others.
   ranges.put_available(ranges.add(13 * page, 10 * page, nullptr));
   EXPECT_EQ(ranges.free_pages(), 9u);
-  Descriptor* block = ranges.take_available(page, 1);
+  Descriptor* block = take_available_from(ranges, page, 1);
   ASSERT_NE(block, nullptr);
   EXPECT_EQ(block->offset, 13 * page);
   EXPECT_EQ(ranges.free_pages(), 9u);
@@ -271,7 +284,7 @@ TEST(RangesOfSegments, OffersAWholeSegmentOnceItIsFree) {
   ranges.put_available(ranges.add(0, 100, nullptr));
   ranges.put_available(ranges.add(100, 100, nullptr));  // touches, and is another segment
   EXPECT_EQ(ranges.largest_available(), 100u);
-  Descriptor* taken = ranges.take_available(40, 1);
+  Descriptor* taken = take_available_from(ranges, 40, 1);
   ASSERT_NE(taken, nullptr);
   Descriptor* whole = ranges.first_holder();
   ASSERT_NE(whole, nullptr);
@@ -422,8 +435,9 @@ class Picture {
   void take_available() {
     const std::uint64_t size = some_size(), alignment = std::uint64_t{1} << roll(6);
     const bool is_thorough = roll(2) == 0;
-    Descriptor* taken = ranges_.take_available(
-        size, alignment, is_thorough ? FitIndex::Effort::thorough : FitIndex::Effort::quick);
+    Descriptor* taken =
+        take_available_from(ranges_, size, alignment,
+                            is_thorough ? FitIndex::Effort::thorough : FitIndex::Effort::quick);
     if (taken != nullptr) {
       ASSERT_EQ(taken->size, size);
       ASSERT_EQ(taken->offset % alignment, 0u);
@@ -438,7 +452,7 @@ class Picture {
   void take_in_flight() {
     const std::size_t lane = roll(lanes);
     const std::uint64_t size = some_size(), alignment = std::uint64_t{1} << roll(4);
-    Descriptor* taken = ranges_.take_in_flight(lanes_[lane], size, alignment);
+    Descriptor* taken = take_in_flight_from(ranges_, lanes_[lane], size, alignment);
     if (taken == nullptr) return;
     ASSERT_EQ(taken->size, size);
     ASSERT_EQ(taken->offset % alignment, 0u);
