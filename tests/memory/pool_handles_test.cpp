@@ -53,7 +53,7 @@ TEST_F(PoolHandles, GrowthTakesCallsForHandlesAndNotForPages) {
   give(pool, blocks);
 }
 
-TEST_F(PoolHandles, TheSecondPassOfAProgramMakesNoCalls) {
+TEST_F(PoolHandles, TheThirdPassOfAProgramMakesNoCalls) {
   const Device device = open();
   PoolResource pool(device, {.auto_trim = false});
   std::uint64_t calls = 0;
@@ -70,18 +70,22 @@ TEST_F(PoolHandles, TheSecondPassOfAProgramMakesNoCalls) {
     more = take(pool, 40 * mib, 10);
     give(pool, kept);
     give(pool, more);
-    if (pass > 0) {
-      EXPECT_EQ(pool.pool_statistics().page_calls, calls) << pass;
+    if (pass == 2) {
+      EXPECT_EQ(pool.pool_statistics().page_calls, calls);
     }
     calls = pool.pool_statistics().page_calls;
   }
   EXPECT_EQ(pool.pool_statistics().pages_moved, 0u);
+  EXPECT_GT(pool.pool_statistics().aliases, 0u);
+  // 960 MiB are live at the peak. Without aliases the pool holds 1,280 MiB.
+  EXPECT_LE(pool.pool_statistics().peak_held_bytes, 1152 * mib);
 }
 
 TEST_F(PoolHandles, BeyondTheGoalGrowthIsExact) {
   const Device device = open();
   PoolResource pool(device, {.auto_trim = false});
-  std::vector<Block> blocks = take(pool, 24 * mib, 200), kept;
+  // Too small for aliases.
+  std::vector<Block> blocks = take(pool, 10 * mib, 480), kept;
   const std::size_t goal = 4800 * mib + 4800 * mib / 16;  // 1/16 above the peak
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (i % 2 == 0) {
@@ -90,10 +94,10 @@ TEST_F(PoolHandles, BeyondTheGoalGrowthIsExact) {
       kept.push_back(blocks[i]);
     }
   }
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < 60; ++i) {
     const std::size_t before = pool.pool_statistics().held_bytes;
-    kept.push_back(pool.allocate({.bytes = 26 * mib}));  // larger than the free ranges
-    EXPECT_LE(pool.pool_statistics().held_bytes, std::max(before, goal) + 26 * mib) << i;
+    kept.push_back(pool.allocate({.bytes = 12 * mib}));  // larger than the free ranges
+    EXPECT_LE(pool.pool_statistics().held_bytes, std::max(before, goal) + 12 * mib) << i;
   }
   EXPECT_GT(pool.pool_statistics().held_bytes, goal) << "the goal was never reached";
   give(pool, kept);
@@ -102,17 +106,18 @@ TEST_F(PoolHandles, BeyondTheGoalGrowthIsExact) {
 TEST_F(PoolHandles, CachedBlocksServeOtherStreamsBeforeThePoolGrowsBeyondTheGoal) {
   const Device device = open();
   const Stream stream(device);
-  PoolResource pool(device, {.auto_trim = false});
+  // Only with this option a cache keeps much of a pool of this size.
+  PoolResource pool(device, {.auto_trim = false, .thread_caches = true});
   std::vector<Block> blocks;
-  for (int i = 0; i < 16; ++i) {
-    blocks.push_back(pool.allocate({.bytes = 32 * mib, .stream = stream}));
+  for (int i = 0; i < 40; ++i) {
+    blocks.push_back(pool.allocate({.bytes = 15 * mib, .stream = stream}));
   }
   for (const Block& block : blocks) pool.deallocate(block, stream);
   device.synchronize();
   ASSERT_GE(pool.pool_statistics().cached_bytes, 64 * mib);
   // As many blocks without a stream, which cannot take blocks from the stream's cache.
-  blocks = take(pool, 32 * mib, 16);
-  EXPECT_LE(pool.pool_statistics().held_bytes, 512 * mib + 512 * mib / 16);
+  blocks = take(pool, 15 * mib, 40);
+  EXPECT_LE(pool.pool_statistics().held_bytes, 600 * mib + 600 * mib / 16);
   give(pool, blocks);
 }
 
@@ -130,7 +135,8 @@ TEST_F(PoolHandles, AreMovedIfTheDriverHasNoMore) {
     }
   }
   pool.trim(SIZE_MAX);
-  const Block large = pool.allocate({.bytes = 400 * mib});
+  // An alias begins at any page.
+  const Block large = pool.allocate({.bytes = 400 * mib, .alignment = 4 * mib});
   EXPECT_GT(pool.pool_statistics().pages_moved, 0u);
   EXPECT_LE(pool.pool_statistics().held_bytes, 1 * gib);
   pool.deallocate(large, {});

@@ -103,6 +103,7 @@ struct PoolStatistics {
   std::uint64_t pages_created = 0;
   std::uint64_t pages_moved = 0;
   std::uint64_t pages_released = 0;
+  std::uint64_t aliases = 0;  // second mappings of handles that exist now
   std::uint64_t trims = 0;
   std::uint64_t known_refusals = 0;  // failed at once: nothing was freed since the last failure
 

@@ -18,6 +18,7 @@ struct BlockPlace;
 namespace tern::pool {
 
 class StreamCache;
+struct Alias;
 struct Lane;
 
 /// The state of a range.
@@ -61,6 +62,8 @@ struct alignas(64) Descriptor {
   Descriptor* newer = nullptr;
   Lane* lane = nullptr;        // in flight: lane of the stream that freed it
   std::uint64_t sequence = 0;  // in flight: mark that covers its last use
+  // A block of an alias, or a range whose memory the block of an alias uses (see Alias).
+  Alias* alias = nullptr;
 
   [[nodiscard]] std::uint64_t end() const noexcept { return offset + size; }
 };

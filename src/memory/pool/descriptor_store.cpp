@@ -65,6 +65,7 @@ Descriptor& DescriptorStore::take() noexcept {
 void DescriptorStore::give(Descriptor& spare) noexcept {
   spare.before = spare.after = spare.previous = spare.older = spare.newer = nullptr;
   spare.lane = nullptr;
+  spare.alias = nullptr;
   spare.state = State::spare;
   spare.next = std::exchange(spare_, &spare);
   ++spare_count_;

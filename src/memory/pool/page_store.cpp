@@ -220,6 +220,71 @@ PageStore::Unbacked PageStore::unback(std::uint64_t offset, std::uint64_t pages)
   return {pages, {}};
 }
 
+Result<std::uint64_t> PageStore::try_map_again(std::span<const Run> runs) noexcept {
+  std::uint64_t pages = 0;
+  for (const Run& run : runs) pages += run.pages;
+  driver_calls_ += 2;  // reserve and set access
+  const Result<void*> base = device_.try_reserve(pages * page_bytes);
+  if (!base) return base.failure();
+  auto* const address = static_cast<std::byte*>(*base);
+  const auto offset = reinterpret_cast<std::uintptr_t>(*base) / granule_bytes;
+  std::uint64_t done = 0;
+  const auto undo = [&](const Failure& failure) {
+    for (std::uint64_t begin = 0; begin < done;) {
+      const std::uint64_t count = handle_at(runs, begin).pages();
+      ++driver_calls_;
+      if (!device_.try_unmap(address + begin * page_bytes, count * page_bytes)) return failure;
+      begin += count;
+    }
+    ++driver_calls_;
+    static_cast<void>(device_.try_unreserve(*base, pages * page_bytes));
+    return failure;
+  };
+  while (done < pages) {
+    const HandleMap::Extent handle = handle_at(runs, done);
+    Region& region = region_of(handle.first * page_granules);
+    const std::uint64_t first =
+        handle.first - reinterpret_cast<std::uintptr_t>(region.base) / page_bytes;
+    ++driver_calls_;
+    if (Result<void> mapped = device_.try_map(address + done * page_bytes, region.mapped[first]);
+        !mapped) {
+      return undo(mapped.failure());
+    }
+    done += handle.pages();
+  }
+  if (Result<void> opened =
+          device_.try_set_access(*base, pages * page_bytes, PageAccess::read_write);
+      !opened) {
+    return undo(opened.failure());
+  }
+  return offset;
+}
+
+Result<void> PageStore::try_unmap_again(std::uint64_t offset, std::span<const Run> runs,
+                                        std::uint64_t& unmapped_pages) noexcept {
+  std::uint64_t pages = 0;
+  for (const Run& run : runs) pages += run.pages;
+  while (unmapped_pages < pages) {
+    const std::uint64_t count = handle_at(runs, unmapped_pages).pages();
+    ++driver_calls_;
+    if (Result<void> unmapped =
+            device_.try_unmap(address_of(offset) + unmapped_pages * page_bytes, count * page_bytes);
+        !unmapped) {
+      return unmapped;
+    }
+    unmapped_pages += count;
+  }
+  ++driver_calls_;
+  return device_.try_unreserve(address_of(offset), pages * page_bytes);
+}
+
+HandleMap::Extent PageStore::handle_at(std::span<const Run> runs,
+                                       std::uint64_t page) const noexcept {
+  std::size_t at = 0;
+  while (page >= runs[at].pages) page -= runs[at++].pages;
+  return handles_->of(runs[at].first + page);
+}
+
 std::uint64_t PageStore::mapped_in(std::uint64_t offset, std::uint64_t pages) noexcept {
   Region& region = region_of(offset);
   const auto first = static_cast<std::uint64_t>(address_of(offset) - region.base) / page_bytes;

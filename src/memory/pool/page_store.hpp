@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "memory/pool/block_poisoning.hpp"
@@ -74,6 +75,20 @@ class PageStore {
   /// released. Returns the number of pages released.
   std::uint64_t release_unmapped(std::uint64_t pages) noexcept;
 
+  /// Contiguous whole handles, by page number.
+  struct Run {
+    std::uint64_t first = 0;
+    std::uint64_t pages = 0;
+  };
+  /// Maps the handles of the runs a second time, side by side, to addresses reserved for this.
+  /// Returns the granule offset. On failure nothing is mapped or reserved, unless the driver cannot
+  /// even unmap; then the addresses stay reserved and are never used.
+  [[nodiscard]] Result<std::uint64_t> try_map_again(std::span<const Run> runs) noexcept;
+  /// Ends such a mapping, from page `unmapped_pages` on, and counts that number up. If it fails, it
+  /// can be called again.
+  [[nodiscard]] Result<void> try_unmap_again(std::uint64_t offset, std::span<const Run> runs,
+                                             std::uint64_t& unmapped_pages) noexcept;
+
   /// Returns the number of pages that are mapped in the range.
   [[nodiscard]] std::uint64_t mapped_in(std::uint64_t offset, std::uint64_t pages) noexcept;
 
@@ -103,6 +118,10 @@ class PageStore {
   [[nodiscard]] static std::byte* address_of(std::uint64_t offset) noexcept {
     return reinterpret_cast<std::byte*>(offset * granule_bytes);
   }
+
+  /// Returns the handle at a page, counted over all runs.
+  [[nodiscard]] HandleMap::Extent handle_at(std::span<const Run> runs,
+                                            std::uint64_t page) const noexcept;
 
   const Device device_;
   const std::size_t address_bytes_;

@@ -16,10 +16,10 @@ namespace {
 
 /// A mark is recorded after this many freed blocks, or bytes of freed blocks. An event costs as
 /// much as several requests, so while memory is plentiful large blocks count by their share of the
-/// pool.
+/// pool. A stream reuses its own blocks without a mark, so a single stream needs fewer.
 constexpr std::size_t seal_blocks = 64;
 constexpr std::uint64_t seal_granules = 32 * mib / granule_bytes;
-constexpr std::uint64_t seals_per_pool = 64;
+constexpr std::uint64_t seals_per_pool = 256, seals_for_one_stream = 16;
 /// Frees that the host has seen complete are settled after this many bytes were freed, and at least
 /// as many as are in flight.
 constexpr std::uint64_t settle_granules = mib / granule_bytes;
@@ -32,6 +32,11 @@ constexpr std::size_t min_region_bytes = 64 * mib;
 /// The fraction of the available memory that a stream's cache may hold, and the maximum.
 constexpr std::size_t class_share = 64, larger_share = 32;
 constexpr std::size_t max_class_bytes = 64 * mib, max_larger_bytes = 128 * mib;
+/// In a pool without a limit all caches together keep at most this fraction of the held memory:
+/// what they keep lies between other blocks. Each may keep a little in any case, and all may keep
+/// more if threads contend for the lock of the ranges, or if the pool is small.
+constexpr std::size_t class_share_of_pool = 256, larger_share_of_pool = 128;
+constexpr std::size_t min_cache_bytes = 4 * mib, min_bounded_pool = 256 * mib;
 /// The lock of the ranges is contended if one in so many changes had to wait for it. It counts as
 /// uncontended again after a number of windows without that.
 constexpr std::uint32_t changes_per_window = 256, changes_per_wait = 32, calm_windows = 64;
@@ -89,6 +94,7 @@ Pool::Pool(const Resource& owner, Device device, const PoolOptions& options)
     pages_.emplace(device_, std::max(most / regions_per_device, std::min(most, min_region_bytes)),
                    poisoning_);
     ranges_.set_handles(pages_->handles());
+    aliases_.emplace(*pages_);
   } else {
     segments_.emplace(device_, options.kind, poisoning_);
   }
@@ -113,6 +119,7 @@ Result<StreamCache*> Pool::try_cache(std::size_t slot) noexcept {
   if (made == nullptr) return no_host_memory(sizeof(StreamCache), "the cache of a stream");
   made->older = newest_cache_.load(std::memory_order_relaxed);
   newest_cache_.store(made, std::memory_order_release);
+  cache_count_.fetch_add(1, std::memory_order_relaxed);
   caches_[slot].store(made, std::memory_order_release);
   return made;
 }
@@ -242,6 +249,12 @@ Descriptor* Pool::find(Search& search) noexcept {
     if (search.failure) return nullptr;
   }
   const bool is_past = options_.preference == PoolPreference::automatic && is_past_goal(search);
+  const bool may_alias = is_past && limit == 0 && may_use_alias(search);
+  if (may_alias) {
+    const std::lock_guard growth(growth_mutex_);
+    if (Descriptor* range = take_alias(search)) return range;
+    if (search.failure) return nullptr;
+  }
   if (is_past && limit == 0) {
     // Blocks in the caches of streams are free memory, too.
     flush_caches();
@@ -255,6 +268,10 @@ Descriptor* Pool::find(Search& search) noexcept {
       if (Descriptor* range = steal(search)) return range;
     } else {
       const std::lock_guard growth(growth_mutex_);
+      if (may_alias) {
+        if (Descriptor* range = make_alias(search)) return range;
+        if (search.failure) return nullptr;
+      }
       if (Descriptor* range = grow(search)) return range;
     }
     if (search.failure) return nullptr;
@@ -564,7 +581,8 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
     std::uint64_t max_unsealed = seal_granules;
     if (!is_tight_.load(std::memory_order_relaxed)) {
       const std::size_t held = held_bytes_.load(std::memory_order_relaxed);
-      max_unsealed = std::max(max_unsealed, held / granule_bytes / seals_per_pool);
+      const std::uint64_t seals = stream_count() > 1 ? seals_per_pool : seals_for_one_stream;
+      max_unsealed = std::max(max_unsealed, held / granule_bytes / seals);
     }
     is_full = lane.unsealed_blocks >= seal_blocks || lane.unsealed_granules >= max_unsealed;
     if (is_full) lane.unsealed_blocks = lane.unsealed_granules = 0;
@@ -574,6 +592,8 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
     seals_.fetch_add(1, std::memory_order_relaxed);
     // If this fails, the first thread that waits for the mark records it.
     static_cast<void>(device_.try_record_mark(stream));
+    // Ranges that streams have passed are joined with their neighbours, so that large blocks fit.
+    poll(max_questions_per_request);
     trim_if_idle();
   }
 }
@@ -725,9 +745,19 @@ void Pool::note_change() noexcept {
   const std::size_t most = limit != 0 ? limit : device_.info().total_bytes;
   const bool is_tight = most != 0 && outside >= most / 4 * 3;
   const std::size_t larger = std::min(most / larger_share, max_larger_bytes);
-  const CacheBounds roomy{std::clamp(most / class_share, tight_bounds.class_bytes, max_class_bytes),
-                          larger, is_contended() ? larger : 0};
-  const CacheBounds bounds = is_tight ? tight_bounds : roomy;
+  const bool contended = is_contended();
+  CacheBounds bounds{std::clamp(most / class_share, tight_bounds.class_bytes, max_class_bytes),
+                     larger, contended ? larger : 0};
+  if (is_tight) {
+    bounds = tight_bounds;
+  } else if (limit == 0 && !contended && held >= min_bounded_pool) {
+    const std::size_t each = held / std::max<std::size_t>(stream_count(), 1);
+    const auto at_most = [](std::size_t bytes, std::size_t bound) {
+      return std::min(std::max(bytes, min_cache_bytes), bound);
+    };
+    bounds.class_bytes = at_most(each / class_share_of_pool, bounds.class_bytes);
+    bounds.recent_bytes = at_most(each / larger_share_of_pool, larger);
+  }
   // Every free reads these values, so they are written only when they change.
   const auto set = [](auto& to, auto value) {
     if (to.load(std::memory_order_relaxed) != value) to.store(value, std::memory_order_relaxed);

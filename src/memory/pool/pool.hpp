@@ -36,6 +36,7 @@
 #include "core/fork_count.hpp"
 #include "device/device_state.hpp"
 #include "memory/block_table.hpp"
+#include "memory/pool/alias_store.hpp"
 #include "memory/pool/block_poisoning.hpp"
 #include "memory/pool/counting_lock.hpp"
 #include "memory/pool/page_store.hpp"
@@ -132,6 +133,10 @@ class Pool {
     return host_shares_ || !stream ? host_slot : stream.slot();
   }
   [[nodiscard]] Result<StreamCache*> try_cache(std::size_t slot) noexcept;
+  /// How many streams have a cache.
+  [[nodiscard]] std::size_t stream_count() const noexcept {
+    return cache_count_.load(std::memory_order_relaxed) - 1;
+  }
   [[nodiscard]] CacheBounds bounds() const noexcept {
     return {class_bound_.load(std::memory_order_relaxed),
             recent_bound_.load(std::memory_order_relaxed),
@@ -182,6 +187,15 @@ class Pool {
   [[nodiscard]] Descriptor* grow_pages(Search& search) noexcept;
   [[nodiscard]] Descriptor* grow_segments(Search& search) noexcept;
   [[nodiscard]] Descriptor* remap(Search& search) noexcept;
+  /// Returns whether whole free handles may serve the request through an alias.
+  [[nodiscard]] bool may_use_alias(const Search& search) const noexcept;
+  /// Takes an idle alias of about the requested size whose handles are all free. Makes no driver
+  /// call.
+  [[nodiscard]] Descriptor* take_alias(Search& search) noexcept;
+  /// Makes an alias from free handles.
+  [[nodiscard]] Descriptor* make_alias(Search& search) noexcept;
+  /// Holds the homes and begins a block. Call with the lock of the ranges held too.
+  Descriptor* begin_alias(Alias& alias, const Search& search) noexcept;
   /// Both return a held range of addresses without memory. try_add_addresses() appends new
   /// addresses to the last ones. try_take_addresses() returns existing addresses at a multiple of
   /// `alignment` pages and adds new ones only if there are none.
@@ -277,7 +291,8 @@ class Pool {
 
   std::array<std::atomic<StreamCache*>, stream_slots + 1> caches_ = {};
   std::atomic<StreamCache*> newest_cache_ = nullptr;
-  std::mutex caches_mutex_;  // held while a cache is made
+  std::atomic<std::size_t> cache_count_ = 0;  // with the cache of the host
+  std::mutex caches_mutex_;                   // held while a cache is made
 
   // Members that are written often have cache lines of their own: hits read the members above.
   alignas(64) CountingLock ranges_mutex_;
@@ -304,6 +319,7 @@ class Pool {
 
   std::mutex growth_mutex_;
   std::optional<PageStore> pages_;        // guarded by growth_mutex_
+  std::optional<AliasStore> aliases_;     // guarded by growth_mutex_
   std::optional<SegmentStore> segments_;  // guarded by growth_mutex_
   std::uint64_t stuck_pages_ = 0;         // guarded by growth_mutex_
 
@@ -317,7 +333,7 @@ class Pool {
   std::atomic<std::size_t> held_bytes_ = 0, unmapped_bytes_ = 0, peak_held_bytes_ = 0;
   std::atomic<std::uint64_t> polls_ = 0, seals_ = 0, host_waits_ = 0, grows_ = 0, trims_ = 0,
                              pages_moved_ = 0, pages_created_ = 0, pages_released_ = 0,
-                             page_calls_ = 0;
+                             page_calls_ = 0, alias_count_ = 0;
 };
 
 // --- The fast path, which nearly every call takes

@@ -1,6 +1,9 @@
 // How a pool gets memory from the driver, remaps pages and returns memory.
 
 #include <algorithm>
+#include <array>
+#include <functional>
+#include <span>
 #include <utility>
 
 #include "memory/pool/pool.hpp"
@@ -33,6 +36,16 @@ std::uint64_t round_up_to(std::uint64_t value, std::uint64_t multiple) noexcept 
 std::uint64_t pages_for(std::uint64_t granules) noexcept {
   return (granules + page_granules - 1) / page_granules;
 }
+
+/// An alias may have a quarter and 16 MiB more than the block, which is not used meanwhile.
+std::uint64_t max_alias_pages(std::uint64_t pages) noexcept {
+  return pages + pages / 4 + 16 * mib / page_bytes;
+}
+/// Upper bound on the free runs among which an alias chooses.
+constexpr std::size_t max_alias_candidates = 128;
+/// Two for each home that is cut out, and one for the block.
+constexpr std::size_t descriptors_per_alias =
+    2 * Alias::max_homes + 1 + Ranges::descriptors_per_growth;
 
 }  // namespace
 
@@ -103,6 +116,7 @@ void Pool::note_held() noexcept {
     set(page_calls_, pages_->driver_calls());
     set(pages_created_, pages_->created_pages());
     set(pages_released_, pages_->released_pages());
+    set(alias_count_, aliases_->count());
   } else {
     held = segments_->held_bytes();
     set(page_calls_, segments_->driver_calls());
@@ -373,6 +387,9 @@ Descriptor* Pool::remap(Search& search) noexcept {
       return fail(made.failure());
     }
   }
+  if (donors != nullptr) {
+    if (Result<void> dropped = aliases_->try_drop_idle(); !dropped) return fail(dropped.failure());
+  }
   // Whole handles may have more pages than the block. All unmapped handles are used, unless they
   // suffice without the others.
   pages = loose >= pages ? pages_->whole_pages(pages) : std::max(pages, found);
@@ -412,6 +429,116 @@ Descriptor* Pool::remap(Search& search) noexcept {
   return cut_out(*target, search);
 }
 
+// --- Aliases
+
+bool Pool::may_use_alias(const Search& search) const noexcept {
+  return has_pages_ && !poisoning_.is_on() && search.granules * granule_bytes >= min_large_bytes &&
+         search.alignment <= page_granules;
+}
+
+Descriptor* Pool::begin_alias(Alias& alias, const Search& search) noexcept {
+  for (std::size_t i = 0; i < alias.home_count; ++i) {
+    const PageStore::Run& home = alias.homes[i];
+    alias.held[i] =
+        &ranges_.take_pages(*ranges_.find_pages(home.first, home.pages), home.first, home.pages);
+  }
+  Descriptor& block = ranges_.begin_alias(alias, search.granules);
+  aliases_->note_use(alias);
+  note_change();
+  return &block;
+}
+
+Descriptor* Pool::take_alias(Search& search) noexcept {
+  const std::uint64_t need = pages_for(search.granules);
+  const std::lock_guard lock(ranges_mutex_);
+  if (Result<void> prepared = ranges_.store().try_prepare(descriptors_per_alias); !prepared) {
+    search.failure = prepared.failure();
+    return nullptr;
+  }
+  Alias* best = nullptr;
+  aliases_->for_each([&](Alias& one) {
+    if (one.block != nullptr || one.unmapped_pages != 0 || one.pages < need ||
+        one.pages > max_alias_pages(need) || (best != nullptr && best->pages <= one.pages)) {
+      return;
+    }
+    const auto is_free = [this](const PageStore::Run& home) {
+      return ranges_.find_pages(home.first, home.pages) != nullptr;
+    };
+    if (std::ranges::all_of(one.all_homes(), is_free)) best = &one;
+  });
+  if (best == nullptr) return nullptr;
+  search.rung = &StreamCache::Counts::available_hits;
+  return begin_alias(*best, search);
+}
+
+// Takes the largest runs of whole handles first, so that the alias has few handles, and the
+// smallest that suffices last.
+Descriptor* Pool::make_alias(Search& search) noexcept {
+  if (!aliases_->may_make()) return nullptr;
+  const std::uint64_t need = pages_for(search.granules);
+  std::array<PageStore::Run, max_alias_candidates> runs;
+  std::size_t count = 0;
+  std::array<PageStore::Run, Alias::max_homes> homes;
+  std::size_t home_count = 0;
+  std::uint64_t found = 0, handles = 0;
+  {
+    const std::lock_guard lock(ranges_mutex_);
+    if (ranges_.free_pages() < need) return nullptr;
+    ranges_.for_each_whole_run([&](std::uint64_t first, std::uint64_t pages) {
+      runs[count++] = {first, pages};
+      return count < runs.size();
+    });
+  }
+  const auto by_size = [](const PageStore::Run& run) { return run.pages; };
+  std::ranges::sort(std::span(runs).first(count), std::greater{}, by_size);
+  for (std::size_t i = 0; i < count && found < need; ++i) {
+    // The last run is the smallest that suffices.
+    std::size_t at = i;
+    while (at + 1 < count && runs[at + 1].pages >= need - found) ++at;
+    PageStore::Run run = runs[at];
+    std::uint64_t end = run.first;
+    while (end < run.first + run.pages && end - run.first < need - found) {
+      end = pages_->handles().of(end).last;
+      if (++handles > Alias::max_homes) return nullptr;
+    }
+    run.pages = end - run.first;
+    found += run.pages;
+    homes[home_count++] = run;
+  }
+  if (found < need || found > max_alias_pages(need)) return nullptr;
+  // Hold the homes while the driver is called.
+  std::array<Descriptor*, Alias::max_homes> held = {};
+  {
+    const std::lock_guard lock(ranges_mutex_);
+    if (Result<void> prepared = ranges_.store().try_prepare(descriptors_per_alias); !prepared) {
+      search.failure = prepared.failure();
+      return nullptr;
+    }
+    for (std::size_t i = 0; i < home_count; ++i) {
+      // Another thread may have taken a part of it meanwhile.
+      Descriptor* const range = ranges_.find_pages(homes[i].first, homes[i].pages);
+      if (range == nullptr) {
+        while (i > 0) ranges_.put_available(*held[--i]);
+        return nullptr;
+      }
+      held[i] = &ranges_.take_pages(*range, homes[i].first, homes[i].pages);
+    }
+    note_change();
+  }
+  const Result<Alias*> made = aliases_->try_make(std::span(homes).first(home_count));
+  note_held();
+  const std::lock_guard lock(ranges_mutex_);
+  for (std::size_t i = 0; i < home_count; ++i) ranges_.put_available(*held[i]);
+  note_change();
+  if (!made) {
+    // Growing may still succeed, unless the device is lost.
+    if (made.failure().code() == ErrorCode::device_lost) search.failure = made.failure();
+    return nullptr;
+  }
+  search.rung = &StreamCache::Counts::remapped_hits;
+  return begin_alias(**made, search);
+}
+
 Result<void> Pool::try_hold(std::size_t bytes) noexcept {
   const Request request{.bytes = bytes};
   Search search{.request = request,
@@ -447,7 +574,7 @@ std::size_t Pool::release_free(std::size_t keep_bytes, std::size_t min_bytes) no
       return held() > keep_bytes ? (held() - keep_bytes + page_bytes - 1) / page_bytes : 0;
     };
     pages_->release_unmapped(excess());
-    while (excess() > 0) {
+    while (excess() > 0 && aliases_->try_drop_idle()) {
       Descriptor* run = nullptr;
       {
         const std::lock_guard lock(ranges_mutex_);

@@ -47,6 +47,7 @@ PoolStatistics Pool::sums() noexcept {
   now.pages_created = pages_created_.load(std::memory_order_relaxed);
   now.pages_released = pages_released_.load(std::memory_order_relaxed);
   now.page_calls = page_calls_.load(std::memory_order_relaxed);
+  now.aliases = alias_count_.load(std::memory_order_relaxed);
   return now;
 }
 
@@ -115,8 +116,9 @@ bool Pool::check_invariants() noexcept {
   const Ranges::Census census = ranges_.count();
   if (!census.check_invariants) return false;
   if (census.held * granule_bytes != now.live_bytes + now.cached_bytes) return false;
-  return (census.held + census.in_flight + census.available) * granule_bytes + now.unmapped_bytes ==
-         now.held_bytes;
+  const std::uint64_t granules =
+      census.held + census.in_flight + census.available + census.lent - census.in_aliases;
+  return granules * granule_bytes + now.unmapped_bytes == now.held_bytes;
 }
 
 // Chooses the message by the cause: no recycled memory, device full, above the limit, memory in

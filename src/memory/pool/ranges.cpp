@@ -4,8 +4,10 @@
 #include "memory/pool/ranges.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "memory/block_table.hpp"
+#include "memory/pool/alias_store.hpp"
 
 namespace tern::pool {
 
@@ -113,8 +115,12 @@ void Ranges::remove_available(Descriptor& range) noexcept {
   range.older = range.newer = nullptr;
 }
 
-// Joins the range with available neighbours on both sides.
+// Joins the range with available neighbours on both sides. Of an alias, its homes become available.
 void Ranges::put_available(Descriptor& range) noexcept {
+  if (range.alias != nullptr) {
+    end_alias(range);
+    return;
+  }
   Descriptor* left = range.before;
   Descriptor* joined = &range;
   if (left != nullptr && left->state == State::available) {
@@ -180,6 +186,47 @@ Descriptor* Ranges::take_handles(std::uint64_t pages) noexcept {
   return found;
 }
 
+// --- Aliases
+
+Descriptor* Ranges::find_pages(std::uint64_t first_page, std::uint64_t pages) const noexcept {
+  const std::uint64_t begin = first_page * page_granules_, end = begin + pages * page_granules_;
+  for (Descriptor* head : holders_) {
+    for (Descriptor* at = head; at != nullptr; at = at->newer) {
+      if (at->offset <= begin && at->end() >= end) return at;
+    }
+  }
+  return nullptr;
+}
+
+Descriptor& Ranges::take_pages(Descriptor& range, std::uint64_t first_page,
+                               std::uint64_t pages) noexcept {
+  remove_available(range);
+  cut(range, first_page * page_granules_, pages * page_granules_,
+      [this](Descriptor& rest) { insert_available(rest); });
+  return range;
+}
+
+Descriptor& Ranges::begin_alias(Alias& alias, std::uint64_t granules) noexcept {
+  Descriptor& block = store_.take();
+  block.offset = alias.offset;
+  block.size = granules;
+  block.alias = &alias;
+  alias.block = &block;
+  for (std::size_t i = 0; i < alias.home_count; ++i) alias.held[i]->alias = &alias;
+  return block;
+}
+
+void Ranges::end_alias(Descriptor& block) noexcept {
+  Alias& alias = *block.alias;
+  for (std::size_t i = 0; i < alias.home_count; ++i) {
+    Descriptor& home = *std::exchange(alias.held[i], nullptr);
+    home.alias = nullptr;
+    put_available(home);
+  }
+  alias.block = nullptr;
+  store_.give(block);
+}
+
 // --- Unbacked
 
 void Ranges::put_unbacked(Descriptor& range) noexcept {
@@ -220,7 +267,7 @@ void Ranges::link_behind(Descriptor& range, Descriptor* older, Lane& lane) noexc
 
 void Ranges::remove_in_flight(Descriptor& range) noexcept {
   Lane& lane = *range.lane;
-  lane.index.remove(range);
+  if (range.alias == nullptr) lane.index.remove(range);
   (range.older != nullptr ? range.older->newer : lane.oldest) = range.newer;
   (range.newer != nullptr ? range.newer->older : lane.newest) = range.older;
   range.older = range.newer = nullptr;
@@ -254,7 +301,8 @@ void Ranges::insert_in_flight(Descriptor& range, Lane& lane, std::uint64_t seque
   range.state = State::in_flight;
   range.lane = &lane;
   range.sequence = sequence;
-  lane.index.insert(range);
+  // The block of an alias cannot be cut, so nobody searches for it.
+  if (range.alias == nullptr) lane.index.insert(range);
   in_flight_granules_ += range.size;
 }
 
@@ -315,6 +363,11 @@ Ranges::Census Ranges::count() const noexcept {
   store_.for_each([&](const Descriptor& range) {
     if (range.state == State::spare) return;
     if (range.size == 0) census.check_invariants = false;
+    if (range.alias != nullptr && range.alias->block != &range) {
+      census.lent += range.size;
+      return;
+    }
+    if (range.alias != nullptr) census.in_aliases += range.size;
     switch (range.state) {
       case State::held:
         census.held += range.size;

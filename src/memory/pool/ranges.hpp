@@ -85,6 +85,24 @@ class Ranges {
   /// Takes contiguous whole handles from an available range, small ranges first: as many as have
   /// `pages` together, or all of the range. Returns null if there are none.
   [[nodiscard]] Descriptor* take_handles(std::uint64_t pages) noexcept;
+  /// Returns the available range that contains the pages, or null. Whole handles only.
+  [[nodiscard]] Descriptor* find_pages(std::uint64_t first_page,
+                                       std::uint64_t pages) const noexcept;
+  /// Takes the pages out of an available range.
+  Descriptor& take_pages(Descriptor& range, std::uint64_t first_page, std::uint64_t pages) noexcept;
+  /// Calls visit(first_page, pages) for the whole handles of each available range, until it returns
+  /// false.
+  template <class Visit>
+  void for_each_whole_run(Visit visit) const {
+    for (const std::size_t list : {std::size_t{1}, std::size_t{0}}) {
+      for (const Descriptor* at = holders_[list]; at != nullptr; at = at->newer) {
+        const Pages whole = whole_pages_of(*at);
+        if (!visit(whole.first, whole.count())) return;
+      }
+    }
+  }
+  /// Begins a block in an alias whose homes are held. Takes one descriptor.
+  Descriptor& begin_alias(Alias& alias, std::uint64_t granules) noexcept;
   /// Takes a whole available range.
   void take_whole(Descriptor& range) noexcept;
   /// Cuts a held range down to `granules` from `offset` on. Calls put() with the parts before and
@@ -141,6 +159,8 @@ class Ranges {
   struct Census {
     bool check_invariants = true;
     std::uint64_t held = 0, in_flight = 0, available = 0, unbacked = 0;
+    /// The blocks of aliases, which held and in_flight include, and the memory they use.
+    std::uint64_t in_aliases = 0, lent = 0;
   };
   [[nodiscard]] Census count() const noexcept;
 
@@ -176,6 +196,8 @@ class Ranges {
   void insert_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;
   void link_behind(Descriptor& range, Descriptor* older, Lane& lane) noexcept;
   void remove_in_flight(Descriptor& range) noexcept;
+  /// Makes the memory that the block of an alias used available again.
+  void end_alias(Descriptor& block) noexcept;
 
   DescriptorStore store_;
   const std::uint64_t page_granules_;

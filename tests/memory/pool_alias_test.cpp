@@ -1,0 +1,247 @@
+// Aliases: second mappings of free handles, which let a large block use memory that is not
+// contiguous. What is shown here: the memory is not used twice, the same request later costs no
+// driver call, and failures of the driver lose nothing.
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "support/few_addresses.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/core/bytes.hpp"
+#include "tern/device/stream.hpp"
+#include "tern/memory/pool_resource.hpp"
+
+namespace tern {
+namespace {
+
+constexpr std::size_t page_bytes = 2 * mib;
+
+class PoolAlias : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (test::has_few_addresses) GTEST_SKIP() << "the sanitizer leaves too few addresses";
+  }
+  void TearDown() override {
+    for (const Finding& finding : sim::findings(device)) ADD_FAILURE() << finding.text();
+  }
+  /// Blocks of 24 MiB, of which every second one is freed. The free handles are not contiguous.
+  [[nodiscard]] std::vector<Block> make_holes(PoolResource& pool, std::size_t count) const {
+    std::vector<Block> all, kept;
+    for (std::size_t i = 0; i < count; ++i) {
+      all.push_back(pool.allocate({.bytes = 24 * mib, .stream = stream}));
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      if (i % 2 == 0) {
+        pool.deallocate(all[i], stream);
+      } else {
+        kept.push_back(all[i]);
+      }
+    }
+    stream.synchronize();
+    return kept;
+  }
+  void give(PoolResource& pool, std::vector<Block>& blocks) const {
+    for (const Block& block : blocks) pool.deallocate(block, stream);
+    blocks.clear();
+  }
+  /// Writes a few bytes of each page.
+  static void write(StreamRef stream, const Block& block, std::uint8_t value) {
+    for (std::size_t at = 0; at < block.bytes; at += page_bytes) {
+      stream.fill(static_cast<std::byte*>(block.address) + at, 16, std::byte{value});
+    }
+  }
+  /// Waits for the stream and checks what write() has written.
+  static void check(StreamRef stream, const Block& block, std::uint8_t value) {
+    std::vector<std::array<std::uint8_t, 16>> bytes((block.bytes + page_bytes - 1) / page_bytes);
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      stream.copy(bytes[i].data(), static_cast<const std::byte*>(block.address) + i * page_bytes,
+                  16);
+    }
+    stream.synchronize();
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      for (const std::uint8_t one : bytes[i]) ASSERT_EQ(one, value) << "page " << i;
+    }
+  }
+
+  Device device = sim::open({.memory_bytes = 4 * gib});
+  Stream stream{device};
+  Stream other{device};
+};
+
+TEST_F(PoolAlias, ServesALargeRequestWithoutGrowing) {
+  PoolResource pool(device, {.auto_trim = false});
+  std::vector<Block> kept = make_holes(pool, 40);
+  const std::size_t held = pool.pool_statistics().held_bytes;
+  const Block large = pool.allocate({.bytes = 200 * mib, .stream = stream});
+  EXPECT_EQ(pool.pool_statistics().held_bytes, held);
+  EXPECT_EQ(pool.pool_statistics().aliases, 1u);
+  EXPECT_TRUE(pool.check_invariants());
+  for (const Block& block : kept) write(stream, block, 1);
+  write(stream, large, 2);
+  for (const Block& block : kept) check(stream, block, 1);
+  check(stream, large, 2);
+  pool.deallocate(large, stream);
+  give(pool, kept);
+  EXPECT_TRUE(pool.check_invariants());
+}
+
+TEST_F(PoolAlias, TheSameRequestAgainCostsNoDriverCall) {
+  PoolResource pool(device, {.auto_trim = false});
+  std::vector<Block> kept = make_holes(pool, 40);
+  const Block first = pool.allocate({.bytes = 200 * mib, .stream = stream});
+  pool.deallocate(first, stream);
+  stream.synchronize();
+  const std::uint64_t calls = pool.pool_statistics().page_calls;
+  const Block second = pool.allocate({.bytes = 198 * mib, .stream = stream});
+  EXPECT_EQ(second.address, first.address);
+  EXPECT_EQ(pool.pool_statistics().page_calls, calls);
+  pool.deallocate(second, stream);
+  give(pool, kept);
+}
+
+TEST_F(PoolAlias, ItsMemoryIsNotReusedBeforeTheStreamIsDone) {
+  PoolResource pool(device, {.auto_trim = false});
+  std::vector<Block> kept = make_holes(pool, 40);
+  const Block large = pool.allocate({.bytes = 400 * mib, .stream = stream});
+  const std::uint64_t hold = sim::hold(stream);
+  write(stream, large, 7);
+  pool.deallocate(large, stream);
+  pool.trim(SIZE_MAX);
+  // Everything that another stream can get now.
+  std::vector<Block> others;
+  for (int i = 0; i < 20; ++i) {
+    others.push_back(pool.allocate({.bytes = 24 * mib, .stream = other, .wait = Wait::never}));
+    write(other, others.back(), 9);
+  }
+  other.synchronize();
+  sim::resume(device, hold);
+  stream.synchronize();
+  for (const Block& block : others) check(other, block, 9);
+  for (const Block& block : others) pool.deallocate(block, other);
+  give(pool, kept);
+}
+
+TEST_F(PoolAlias, TrimReturnsItsMemory) {
+  PoolResource pool(device, {.auto_trim = false});
+  std::vector<Block> kept = make_holes(pool, 40);
+  const Block large = pool.allocate({.bytes = 200 * mib, .stream = stream});
+  // In use: its handles stay.
+  pool.trim(0);
+  EXPECT_EQ(pool.pool_statistics().aliases, 1u);
+  EXPECT_GE(pool.pool_statistics().held_bytes, 680 * mib);
+  pool.deallocate(large, stream);
+  give(pool, kept);
+  stream.synchronize();
+  pool.trim(0);
+  EXPECT_EQ(pool.pool_statistics().aliases, 0u);
+  EXPECT_EQ(pool.pool_statistics().held_bytes, 0u);
+  EXPECT_EQ(device.memory().free_bytes, device.memory().total_bytes);
+}
+
+TEST_F(PoolAlias, ADestroyedPoolReturnsEverything) {
+  {
+    PoolResource pool(device, {.auto_trim = false});
+    std::vector<Block> kept = make_holes(pool, 40);
+    const Block large = pool.allocate({.bytes = 200 * mib, .stream = stream});
+    EXPECT_EQ(pool.pool_statistics().aliases, 1u);
+    pool.deallocate(large, stream);
+    give(pool, kept);
+  }
+  EXPECT_EQ(device.memory().free_bytes, device.memory().total_bytes);
+}
+
+TEST_F(PoolAlias, IsNotMadeUnderALimit) {
+  PoolResource pool(device, {.limit_bytes = 2 * gib, .auto_trim = false});
+  std::vector<Block> kept = make_holes(pool, 40);
+  const Block large = pool.allocate({.bytes = 400 * mib, .stream = stream});
+  EXPECT_EQ(pool.pool_statistics().aliases, 0u);
+  pool.deallocate(large, stream);
+  give(pool, kept);
+}
+
+// Each driver call of making an alias, of dropping it, and of growing instead fails once.
+TEST_F(PoolAlias, LosesNothingIfTheDriverFails) {
+  for (const std::string call : {"map", "release"}) {
+    for (int at = 1; at <= 40; ++at) {
+      SCOPED_TRACE(call + " " + std::to_string(at));
+      PoolResource pool(device, {.auto_trim = false});
+      std::vector<Block> kept = make_holes(pool, 40);
+      sim::set_faults(device, call + "#" + std::to_string(at) + "=fail");
+      const Result<Block> large = pool.try_allocate({.bytes = 200 * mib, .stream = stream});
+      ASSERT_TRUE(pool.check_invariants());
+      if (large) {
+        write(stream, *large, 3);
+        for (const Block& block : kept) write(stream, block, 4);
+        check(stream, *large, 3);
+        pool.deallocate(*large, stream);
+      }
+      stream.synchronize();
+      pool.trim(0);
+      ASSERT_TRUE(pool.check_invariants());
+      sim::set_faults(device, "");
+      give(pool, kept);
+      stream.synchronize();
+      pool.trim(0);
+      ASSERT_TRUE(pool.check_invariants());
+      EXPECT_EQ(pool.pool_statistics().held_bytes, 0u);
+    }
+    EXPECT_EQ(device.memory().free_bytes, device.memory().total_bytes);
+  }
+}
+
+TEST_F(PoolAlias, MemoryIsNeverUsedTwiceInRandomPrograms) {
+  std::uint64_t most_aliases = 0;
+  for (unsigned seed = 0; seed < 6; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    PoolResource pool(device, {.auto_trim = false});
+    struct Live {
+      Block block;
+      std::uint8_t value;
+      const Stream* stream;
+    };
+    std::vector<Live> live;
+    std::size_t bytes = 0;
+    for (int step = 0; step < 600; ++step) {
+      const std::size_t size =
+          random() % 4 == 0 ? (64 + random() % 128) * mib : (16 + random() % 32) * mib;
+      const bool is_full = bytes + size > 1 * gib;
+      if (!is_full) {
+        const Stream& on = random() % 2 == 0 ? stream : other;
+        const Block block = pool.allocate({.bytes = size, .stream = on});
+        live.push_back({block, static_cast<std::uint8_t>(step % 251 + 1), &on});
+        bytes += block.bytes;
+        write(on, block, live.back().value);
+      }
+      if (is_full || random() % 3 == 0) {
+        if (live.empty()) continue;
+        std::swap(live[random() % live.size()], live.back());
+        const Live one = live.back();
+        live.pop_back();
+        check(*one.stream, one.block, one.value);
+        if (HasFatalFailure()) return;
+        bytes -= one.block.bytes;
+        pool.deallocate(one.block, *one.stream);
+      }
+      if (step % 100 == 99) {
+        ASSERT_TRUE(pool.check_invariants());
+      }
+      if (step % 150 == 149) pool.trim(random() % 2 == 0 ? 0 : SIZE_MAX);
+      most_aliases = std::max(most_aliases, pool.pool_statistics().aliases);
+    }
+    for (const Live& one : live) {
+      check(*one.stream, one.block, one.value);
+      pool.deallocate(one.block, *one.stream);
+    }
+  }
+  EXPECT_GE(most_aliases, 3u) << "the programs used few aliases";
+  EXPECT_EQ(device.memory().free_bytes, device.memory().total_bytes);
+}
+
+}  // namespace
+}  // namespace tern
