@@ -97,6 +97,38 @@ TEST_F(Pool, RecordsFewEventsForLargeBlocksWhileItHoldsMuch) {
   EXPECT_LE(seals(8 * gib, false), 4u) << "one in 512 MiB, because the stream is alone";
 }
 
+TEST_F(Pool, AsksTheStreamsWhenItRecordsAMark) {
+  const Device idle = sim::open({.policy = sim::Policy::eager, .memory_bytes = 512 * mib});
+  const Stream stream{idle};
+  PoolResource pool(idle);
+  std::vector<Block> blocks;
+  for (int i = 0; i < 70; ++i) {
+    blocks.push_back(pool.allocate({.bytes = 4 * mib, .stream = stream}));
+  }
+  for (const Block& block : blocks) pool.deallocate(block, stream);
+  // No request has looked for memory since then.
+  EXPECT_GE(pool.pool_statistics().available_bytes, 200 * mib);
+}
+
+TEST_F(Pool, CachesKeepASmallPartOfAPoolWithoutALimit) {
+  const Device large = sim::open({.memory_bytes = 8 * gib, .check = false});
+  const Stream stream{large};
+  const auto cached = [&](const PoolOptions& options) {
+    PoolResource pool(large, options);
+    std::vector<Block> blocks;
+    for (int i = 0; i < 24; ++i) {
+      blocks.push_back(pool.allocate({.bytes = 1 * mib, .stream = stream}));
+      blocks.push_back(pool.allocate({.bytes = 40 * mib, .stream = stream}));
+    }
+    for (const Block& block : blocks) pool.deallocate(block, stream);
+    return pool.pool_statistics().cached_bytes;
+  };
+  // At least 4 MiB of each kind, or 1/256 and 1/128.
+  EXPECT_LE(cached({.initial_bytes = 2 * gib}), 8 * mib + 16 * mib);
+  EXPECT_GE(cached({.initial_bytes = 2 * gib}), 4 * mib);
+  EXPECT_GE(cached({.limit_bytes = 4 * gib, .initial_bytes = 2 * gib}), 100 * mib);
+}
+
 TEST_F(Pool, StealsWithAWaitOnTheDevice) {
   PoolResource pool(device, {.limit_bytes = 8 * mib});
   const Block first = pool.allocate({.bytes = 8 * mib, .stream = a});

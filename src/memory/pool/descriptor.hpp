@@ -49,6 +49,8 @@ struct alignas(64) Descriptor {
   /// like the place.
   std::uint32_t slack = 0;
   State state = State::spare;
+  /// Available: pages of the whole handles in the range.
+  std::uint32_t whole_pages = 0;
 
   // Neighbours by address; null at both ends of a mapping.
   alignas(64) Descriptor* before = nullptr;

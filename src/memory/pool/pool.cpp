@@ -20,9 +20,10 @@ namespace {
 constexpr std::size_t seal_blocks = 64;
 constexpr std::uint64_t seal_granules = 32 * mib / granule_bytes;
 constexpr std::uint64_t seals_per_pool = 256, seals_for_one_stream = 16;
-/// Frees that the host has seen complete are settled after this many bytes were freed, and at least
-/// as many as are in flight.
+/// Frees that the host has seen complete are settled after this many bytes were freed: at least as
+/// many as are in flight, and 1/256 of the pool.
 constexpr std::uint64_t settle_granules = mib / granule_bytes;
+constexpr std::uint64_t settles_per_pool = 256;
 /// Upper bound on stream queries per allocation.
 constexpr std::size_t max_questions_per_request = 16;
 /// The fraction of a device for which addresses are reserved at a time, because other code needs
@@ -187,14 +188,8 @@ Result<Block> Pool::try_allocate(const Request& request) noexcept {
   }
   const Result<StreamCache*> cache = try_cache(home_of(id));
   if (!cache) return cache.failure();
-  if (!host_shares_ && id) {
-    const std::lock_guard lock((*cache)->lock);
-    (*cache)->stream = id;
-  }
-  Search search{.request = request,
-                .granules = granted_bytes(request.bytes) / granule_bytes,
-                .alignment = requested_alignment(request),
-                .cache = **cache};
+  Search search(request, granted_bytes(request.bytes) / granule_bytes, requested_alignment(request),
+                **cache);
   if (request.bytes >= min_large_bytes && has_pages_) {
     search.alignment = std::max(search.alignment, PageStore::page_granules);
   }
@@ -211,6 +206,8 @@ Descriptor* Pool::find(Search& search) noexcept {
   using Counts = StreamCache::Counts;
   {
     const std::lock_guard lock(search.cache.lock);
+    const StreamId id = search.request.stream.id();
+    if (!host_shares_ && id) search.cache.stream = id;
     if (Descriptor* range = search.cache.take_aligned(search.request.bytes, search.alignment)) {
       return range;
     }
@@ -575,14 +572,15 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
       // call began, or long before.
       ranges_.put_in_flight(range, lane, range.place->sequence.load(std::memory_order_relaxed));
     }
-    if (retired_granules_ > std::max(settle_granules, unsettled_granules_)) {
+    const std::uint64_t held_granules = held_bytes_.load(std::memory_order_relaxed) / granule_bytes;
+    if (retired_granules_ >
+        std::max({settle_granules, held_granules / settles_per_pool, unsettled_granules_})) {
       is_settling_due_.store(true, std::memory_order_relaxed);
     }
     std::uint64_t max_unsealed = seal_granules;
     if (!is_tight_.load(std::memory_order_relaxed)) {
-      const std::size_t held = held_bytes_.load(std::memory_order_relaxed);
       const std::uint64_t seals = stream_count() > 1 ? seals_per_pool : seals_for_one_stream;
-      max_unsealed = std::max(max_unsealed, held / granule_bytes / seals);
+      max_unsealed = std::max(max_unsealed, held_granules / seals);
     }
     is_full = lane.unsealed_blocks >= seal_blocks || lane.unsealed_granules >= max_unsealed;
     if (is_full) lane.unsealed_blocks = lane.unsealed_granules = 0;
@@ -733,7 +731,8 @@ std::size_t Pool::poll(std::size_t max_questions) noexcept {
 }
 
 void Pool::note_change() noexcept {
-  changes_.fetch_add(1, std::memory_order_relaxed);
+  // Only one thread at a time writes this number.
+  changes_.store(changes_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   const std::size_t held =
       held_bytes_.load(std::memory_order_relaxed) - unmapped_bytes_.load(std::memory_order_relaxed);
   const std::size_t free =

@@ -105,6 +105,13 @@ class Pool {
  private:
   /// A request on the slow path.
   struct Search {
+    Search(const Request& for_request, std::uint64_t granted_granules,
+           std::uint64_t granule_alignment, StreamCache& of_stream) noexcept
+        : request(for_request),
+          granules(granted_granules),
+          alignment(granule_alignment),
+          cache(of_stream) {}
+
     const Request& request;
     std::uint64_t granules;
     std::uint64_t alignment;  // in granules

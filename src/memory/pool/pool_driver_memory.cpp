@@ -541,10 +541,8 @@ Descriptor* Pool::make_alias(Search& search) noexcept {
 
 Result<void> Pool::try_hold(std::size_t bytes) noexcept {
   const Request request{.bytes = bytes};
-  Search search{.request = request,
-                .granules = round_up(bytes, page_bytes) / granule_bytes,
-                .alignment = 1,
-                .cache = *caches_[host_slot].load(std::memory_order_acquire)};
+  Search search(request, round_up(bytes, page_bytes) / granule_bytes, 1,
+                *caches_[host_slot].load(std::memory_order_acquire));
   Descriptor* range = nullptr;
   {
     const std::lock_guard growth(growth_mutex_);

@@ -94,6 +94,7 @@ void Ranges::insert_available(Descriptor& range) noexcept {
   range.state = State::available;
   available_.insert(range);
   const std::uint64_t pages = pages_in(range);
+  range.whole_pages = static_cast<std::uint32_t>(pages);
   range.older = range.newer = nullptr;
   if (pages == 0) return;
   free_pages_ += pages;
@@ -106,7 +107,7 @@ void Ranges::insert_available(Descriptor& range) noexcept {
 void Ranges::remove_available(Descriptor& range) noexcept {
   available_.remove(range);
   range.state = State::held;
-  const std::uint64_t pages = pages_in(range);
+  const std::uint64_t pages = range.whole_pages;
   if (pages == 0) return;
   free_pages_ -= pages;
   if (range.newer != nullptr) range.newer->older = range.older;
