@@ -1,3 +1,6 @@
+// try_use() begins a use on a stream, try_wait_host() makes the host wait before it accesses the
+// memory, and try_end_block() decides when and on which stream the memory is freed.
+
 #include "tern/detail/buffer/storage.hpp"
 
 #include <algorithm>

@@ -1,5 +1,7 @@
-// Allocates managed memory and orders its uses. Nothing is prefetched here: programs prefetch with
-// hints (hints.cpp) and plans (prefetch_plan.cpp).
+// Allocates managed memory and begins its uses on streams. Host access is that of Buffer:
+// Storage::try_wait_host (buffer/storage.cpp) waits, for the whole device if the device lacks
+// concurrent_managed. Nothing is prefetched here: programs prefetch with hints (hints.cpp) and
+// plans (prefetch_plan.cpp).
 
 #include "tern/coherence/managed_buffer.hpp"
 

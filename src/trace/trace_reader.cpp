@@ -1,3 +1,6 @@
+// A trace that stops inside a chunk ends there without a failure (read_chunk; is_complete() is then
+// false). Damage inside a complete chunk, or bytes after the end, fail with bad_format (refuse).
+
 #include <fcntl.h>
 #include <unistd.h>
 

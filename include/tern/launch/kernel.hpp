@@ -5,11 +5,11 @@
 //   kernel.launch(stream, elements(n), in(x), inout(y), 2.0f);
 //
 // A kernel comes from a C++ function (host, sim), from text that the device compiles (OpenCL; CUDA
-// if a run-time compiler is installed), or from a compiled image (CUDA). Launches are the same on
-// all devices. A launch checks the number, types and devices of the arguments, queues the waits
-// that the declared uses need, submits the kernel, and records the uses. If a launch fails, nothing
-// was submitted and nothing is recorded. Everything that can be checked is checked before the first
-// wait is queued.
+// if a run-time compiler is installed), or from a compiled image (CUDA). Text is compiled each
+// time; keep the Kernel to launch it again. Launches are the same on all devices. A launch checks
+// the number, types and devices of the arguments, queues the waits that the declared uses need,
+// submits the kernel, and records the uses. If a launch fails, nothing was submitted and nothing is
+// recorded. Everything that can be checked is checked before the first wait is queued.
 //
 // A Kernel is a handle: copies refer to the same kernel. A handle keeps the device open. The kernel
 // is unloaded after the last handle is destroyed and all launches are done, without making the host

@@ -1,3 +1,6 @@
+// load() compiles source text (image_of, nvrtc.cpp) and loads the image. Nothing is cached: loading
+// a text twice compiles it twice.
+//
 // launch() gives the driver the addresses of the argument values. Kernel::try_launch_with in
 // launch/kernel.cpp has already turned buffers into device addresses.
 

@@ -2,7 +2,9 @@
 //
 // The driver's own copy of pageable memory uses one buffer and one thread, and blocks until earlier
 // work of the stream is done. Here several threads fill and empty a ring of pinned slots while the
-// copy engines of the device transfer other slots, and one of the two modes never blocks.
+// copy engines of the device transfer other slots, and one of the two modes never blocks. The size
+// of a piece is chosen by StagingNow::copy and StagingQueue::enqueue (staging_now.cpp,
+// staging_queue.cpp); StagingLane::open (staging_lane.cpp) allocates the slots.
 //
 //   copy_now   for an idle stream. The threads do all the work, and the call returns when the
 //              source has been read (to the device) or the destination written (to the host).
