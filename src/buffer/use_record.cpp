@@ -1,3 +1,5 @@
+// try_begin() decides which earlier uses a use waits for (must_wait).
+
 #include "tern/detail/buffer/use_record.hpp"
 
 #include <algorithm>

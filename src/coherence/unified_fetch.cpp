@@ -1,6 +1,9 @@
 // The part of UnifiedCore that brings bytes up to date in a place: it plans the copies, queues
 // them, and then lists the bytes as up to date. The directory changes only after all copies are
 // queued, so a failure leaves it as it was.
+//
+// The directory is a Validity (validity.cpp): plan() chooses the stale bytes and their sources, and
+// apply() makes other copies stale when a write lease opens.
 
 #include <algorithm>
 #include <new>

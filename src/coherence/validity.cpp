@@ -1,3 +1,6 @@
+// plan() decides which bytes of a range are copied to a place, from which source, and which pieces
+// are joined.
+//
 // apply() records an access of a place: a read makes its range up to date there too, a write makes
 // its range stale in all other places.
 

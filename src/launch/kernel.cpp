@@ -1,3 +1,8 @@
+// try_launch_with() checks the arguments and records their uses: in(), out() and inout()
+// (launch/argument.hpp) say what the kernel reads and writes. UseScope::try_begin() (use_scope.cpp)
+// makes the stream wait for earlier uses; UseRecord::try_begin() (buffer/use_record.cpp) decides
+// for which. Arguments whose memory must move first: moved_arguments.cpp.
+
 #include "tern/launch/kernel.hpp"
 
 #include <algorithm>

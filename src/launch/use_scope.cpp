@@ -1,3 +1,5 @@
+// try_begin() collects the earlier uses of all storages and queues one wait per stream.
+
 #include "tern/launch/use_scope.hpp"
 
 #include <functional>
