@@ -1,3 +1,7 @@
+// Sends hints to the driver. check_able() in hint_checks.cpp decides whether a hint is sent,
+// skipped (the device lacks concurrent_managed or the capability) or, with HintOptions::strict,
+// refused.
+
 #include "tern/coherence/hints.hpp"
 
 #include <algorithm>

@@ -1,3 +1,8 @@
+// allocate_at_limit() decides what a request does at the limit of its budget: drain completed
+// frees, recycle memory that its stream freed, wait for pending frees (unless Overflow::fail or
+// Wait::never), then fail with out_of_budget. Eviction and spilling are up to unified buffers
+// (eviction_request.cpp).
+//
 // Every block has a BlockCharge record. It is in the table of this resource while the block is
 // live, and moves to the PendingFrees of the budget tree when the block is freed.
 

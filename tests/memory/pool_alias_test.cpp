@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/few_addresses.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/stream.hpp"
@@ -241,6 +242,39 @@ TEST_F(PoolAlias, MemoryIsNeverUsedTwiceInRandomPrograms) {
   }
   EXPECT_GE(most_aliases, 3u) << "the programs used few aliases";
   EXPECT_EQ(device.memory().free_bytes, device.memory().total_bytes);
+}
+
+TEST_F(PoolAlias, ThreadsMayShareAPoolThatUsesThem) {
+  PoolResource pool(device, {.auto_trim = false});
+  std::vector<test::Thread> threads;
+  for (unsigned number = 0; number < 4; ++number) {
+    threads.emplace_back([&, number] {
+      std::mt19937_64 random(number);
+      const Stream own{device};
+      std::vector<std::pair<Block, std::uint8_t>> live;
+      for (int step = 0; step < 120; ++step) {
+        const std::size_t size =
+            (random() % 4 == 0 ? 64 + random() % 64 : 16 + random() % 16) * mib;
+        const auto value =
+            static_cast<std::uint8_t>(64 * number + static_cast<unsigned>(step) % 60 + 1);
+        live.emplace_back(pool.allocate({.bytes = size, .stream = own}), value);
+        write(own, live.back().first, value);
+        while (live.size() > 5 || (!live.empty() && random() % 3 == 0)) {
+          std::swap(live[random() % live.size()], live.back());
+          check(own, live.back().first, live.back().second);
+          pool.deallocate(live.back().first, own);
+          live.pop_back();
+        }
+        if (number == 0 && step % 40 == 39) pool.trim(random() % 2 == 0 ? 0 : SIZE_MAX);
+      }
+      for (const auto& [block, value] : live) {
+        check(own, block, value);
+        pool.deallocate(block, own);
+      }
+    });
+  }
+  for (test::Thread& one : threads) one.join();
+  EXPECT_TRUE(pool.check_invariants());
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ Result<Alias*> AliasStore::try_make(std::span<const PageStore::Run> homes) noexc
       entry = &one;
       break;
     }
-    if (one.block != nullptr) continue;
+    if (!one.is_idle()) continue;
     if (entry == nullptr || one.last_use < entry->last_use) entry = &one;
   }
   if (entry == nullptr) return Failure(ErrorCode::capacity);
@@ -60,7 +60,7 @@ Result<void> AliasStore::try_drop(Alias& alias) noexcept {
 Result<void> AliasStore::try_drop_idle() noexcept {
   Result<void> result;
   for_each([&](Alias& one) {
-    if (result && one.block == nullptr) result = try_drop(one);
+    if (result && one.is_idle()) result = try_drop(one);
   });
   return result;
 }

@@ -11,12 +11,13 @@
 // use of an existing alias, so aliases that do not repay their cost are no longer made.
 //
 // Handles must not be unmapped or released while an alias maps them: drop the aliases first. Not
-// thread-safe: the pool holds its growth lock. Alias::block is also guarded by the lock of the
-// ranges: a free ends the use of an alias under that lock alone.
+// thread-safe: the pool holds its growth lock. Only the end of a use is noted under the lock of the
+// ranges alone (Alias::set_idle).
 
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -35,13 +36,19 @@ struct Alias {
   std::uint64_t pages = 0;
   std::array<PageStore::Run, max_homes> homes = {};
   std::size_t home_count = 0;
-  /// The block that uses the alias, and the ranges of the homes. Null while the alias is idle.
+  /// The block that uses the alias, and the ranges of the homes. Null while the alias is idle. It
+  /// is set with both locks held, and reset by set_idle() with the lock of the ranges held.
   Descriptor* block = nullptr;
   std::array<Descriptor*, max_homes> held = {};
   /// Pages that are unmapped already, because an unmap failed midway. The next one goes on there.
   std::uint64_t unmapped_pages = 0;
   std::uint64_t last_use = 0;
 
+  /// A thread that holds the growth lock sees that the homes are free again if this returns true.
+  [[nodiscard]] bool is_idle() noexcept {
+    return std::atomic_ref(block).load(std::memory_order_acquire) == nullptr;
+  }
+  void set_idle() noexcept { std::atomic_ref(block).store(nullptr, std::memory_order_release); }
   [[nodiscard]] std::span<const PageStore::Run> all_homes() const noexcept {
     return std::span(homes).first(home_count);
   }

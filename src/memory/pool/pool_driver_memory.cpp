@@ -457,7 +457,7 @@ Descriptor* Pool::take_alias(Search& search) noexcept {
   }
   Alias* best = nullptr;
   aliases_->for_each([&](Alias& one) {
-    if (one.block != nullptr || one.unmapped_pages != 0 || one.pages < need ||
+    if (!one.is_idle() || one.unmapped_pages != 0 || one.pages < need ||
         one.pages > max_alias_pages(need) || (best != nullptr && best->pages <= one.pages)) {
       return;
     }

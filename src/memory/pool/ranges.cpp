@@ -224,7 +224,7 @@ void Ranges::end_alias(Descriptor& block) noexcept {
     home.alias = nullptr;
     put_available(home);
   }
-  alias.block = nullptr;
+  alias.set_idle();
   store_.give(block);
 }
 
