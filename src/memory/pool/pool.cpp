@@ -37,7 +37,7 @@ constexpr std::size_t max_class_bytes = 64 * mib, max_larger_bytes = 128 * mib;
 /// what they keep lies between other blocks. Each may keep a little in any case, and all may keep
 /// more if threads contend for the lock of the ranges, or if the pool is small.
 constexpr std::size_t class_share_of_pool = 256, larger_share_of_pool = 128;
-constexpr std::size_t min_cache_bytes = 4 * mib, min_bounded_pool = 256 * mib;
+constexpr std::size_t min_cache_bytes = 12 * mib, min_bounded_pool = 256 * mib;
 /// The lock of the ranges is contended if one in so many changes had to wait for it. It counts as
 /// uncontended again after a number of windows without that.
 constexpr std::uint32_t changes_per_window = 256, changes_per_wait = 32, calm_windows = 64;
