@@ -388,6 +388,16 @@ TEST_F(SimKernelTest, TakesFunctionsInSeveralForms) {
   EXPECT_EQ(y.to_vector(), (std::vector<float>{2, 4}));
 }
 
+TEST(KernelLaunches, AreCounted) {
+  const Device device = sim::open({});
+  const Stream stream(device);
+  const Kernel kernel = Kernel::from_function(device, "nothing", [](View<float>) {});
+  Array<float> array = Array<float>::zeros(device, 4);
+  const std::uint64_t before = device.activity().launches;
+  for (int i = 0; i < 3; ++i) kernel.launch(stream, elements(4), inout(array));
+  EXPECT_EQ(device.activity().launches, before + 3);
+}
+
 TEST_F(SimKernelTest, WaitsForWhatItsDeclarationsNeedAndNothingElse) {
   auto x = floats({1, 2});
   auto y = floats({0, 0});

@@ -235,4 +235,10 @@ void HostWatch::host_learned(const Knows& knows, std::vector<Finding>& found) {
   });
 }
 
+void HostWatch::inspect(std::vector<Finding>& found) {
+  for (Entry& entry : entries_) {
+    for (Part& part : entry.parts) static_cast<void>(compare(entry, part, found));
+  }
+}
+
 }  // namespace tern::sim

@@ -82,6 +82,8 @@ class HostWatch {
   /// complete.
   using Knows = std::function<bool(ActorId actor, std::uint64_t sequence)>;
   void host_learned(const Knows& knows, std::vector<Finding>& found);
+  /// Compares everything that is still watched, for the end of the process.
+  void inspect(std::vector<Finding>& found);
 
   [[nodiscard]] bool is_empty() const noexcept { return entries_.empty(); }
 

@@ -30,13 +30,16 @@ Worlds& worlds() {
   return instance;
 }
 
-/// These simulations are never destroyed, but their traces must be closed at exit.
-void close_traces_at_exit() {
+/// These simulations are never destroyed, but what they watch must be judged at exit, and their
+/// traces closed.
+void end_all_at_exit() {
   static const int registered = std::atexit([] {
     const std::unique_lock lock(worlds().mutex, std::try_to_lock);
     if (!lock.owns_lock()) return;
     for (const auto& [key, world] : worlds().by_key) {
-      if (world) world->close_trace_at_exit();
+      if (!world) continue;
+      const bool is_own = key.first == process_generation();
+      world->end_at_exit(is_own ? World::HostMemory::compare : World::HostMemory::ignore);
     }
   });
   static_cast<void>(registered);
@@ -53,7 +56,7 @@ Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
     auto made = std::make_shared<World>(*options, *profile, "sim");
     if (Result<void> opened = made->open_trace(); !opened) return opened.failure();
     world = std::move(made);
-    if (world->trace()) close_traces_at_exit();
+    end_all_at_exit();
   }
   return open_backend(world, spec.text());
 }

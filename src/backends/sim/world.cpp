@@ -139,12 +139,23 @@ Result<void> World::open_trace() {
   }
 }
 
-void World::close_trace_at_exit() noexcept {
+void World::end_at_exit(HostMemory memory) noexcept try {
   // The thread that holds the lock may hold it for ever. The trace then ends at its last chunk.
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock() || !trace_) return;
+  if (!lock.owns_lock()) return;
+  if (memory == HostMemory::compare && !watch_.is_empty()) {
+    // Nothing runs any more: kernels and host functions may use objects that are destroyed by now.
+    is_running_ = true;
+    call_ = "exit";
+    std::vector<HostWatch::Finding> found;
+    watch_.inspect(found);
+    tell(found);
+  }
+  if (!trace_) return;
   trace_->write({.kind = RecordKind::shutdown});
   static_cast<void>(trace_->close());
+} catch (const std::bad_alloc&) {
+  // Without host memory the report cannot be written.
 }
 
 Result<std::uint32_t> World::add_device(std::string name) noexcept {

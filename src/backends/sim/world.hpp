@@ -210,8 +210,11 @@ class World {
   [[nodiscard]] std::vector<Finding> leaks() const;
   [[nodiscard]] std::uint64_t trace_hash() const noexcept { return trace_hash_; }
   [[nodiscard]] std::optional<TraceWriter>& trace() noexcept { return trace_; }
-  /// Called when the process ends before the simulation does.
-  void close_trace_at_exit() noexcept;
+  /// Called when the process ends before the simulation does: reports host memory that the program
+  /// has changed or freed while a copy could still use it, and closes the trace. In a forked child
+  /// the memory is a copy, which the child may change.
+  enum class HostMemory : std::uint8_t { compare, ignore };
+  void end_at_exit(HostMemory memory) noexcept;
   [[nodiscard]] std::uint64_t time_ns() const noexcept;
   /// Returns the device and offset of a user's address.
   [[nodiscard]] std::optional<std::pair<std::uint32_t, std::uint64_t>> locate(

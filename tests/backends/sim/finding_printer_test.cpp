@@ -4,11 +4,16 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/core/bytes.hpp"
 #include "tern/core/error.hpp"
+#include "tern/device/stream.hpp"
 
 namespace tern {
 namespace {
@@ -50,6 +55,58 @@ TEST(FindingPrinter, ALineThatIsWrongIsReportedOnce) {
 
 TEST(FindingPrinter, TestsThatPlantMistakesCanSilenceIt) {
   EXPECT_EQ(printed_by({.print_findings = false}), "");
+}
+
+/// Copies from or to a vector that is gone, or changed, when the process ends.
+[[noreturn]] void exit_too_early(const char* spec, bool is_written, bool is_freed) {
+  const Device device = open_device(spec);
+  const Stream stream(device);
+  constexpr std::size_t bytes = 4 * mib;
+  auto* const block = static_cast<std::byte*>(device.allocate(MemoryKind::device, bytes));
+  stream.fill(block, bytes, std::byte{1});
+  stream.synchronize();
+  auto host = std::make_unique<std::vector<std::byte>>(bytes);
+  if (is_written) {
+    stream.copy(host->data(), block, bytes);
+  } else {
+    stream.copy(block, host->data(), bytes);
+  }
+  if (is_freed) {
+    host.reset();
+  } else {
+    host->at(5) = std::byte{9};
+  }
+  std::exit(0);
+}
+
+TEST(FindingPrinterDeathTest, AFindingAtExitIsHeard) {
+  for (const char* const spec : {"sim:0?schedule=lazy", "sim:0?schedule=eager"}) {
+    for (const bool is_written : {false, true}) {
+      EXPECT_EXIT(exit_too_early(spec, is_written, true), testing::ExitedWithCode(0),
+                  "TERN-S10[78].*exit\\(\\) detects the change")
+          << spec << is_written;
+      EXPECT_EXIT(exit_too_early(spec, is_written, false), testing::ExitedWithCode(0),
+                  "TERN-S107.*exit\\(\\) detects the change")
+          << spec << is_written;
+    }
+  }
+}
+
+TEST(FindingPrinterDeathTest, ACopyThatWasWaitedForIsNotReportedAtExit) {
+  const auto exit_later = [] {
+    const Device device = open_device("sim:0?schedule=lazy");
+    const Stream stream(device);
+    auto* const block = static_cast<std::byte*>(device.allocate(MemoryKind::device, mib));
+    auto host = std::make_unique<std::vector<std::byte>>(mib);
+    stream.copy(block, host->data(), mib);
+    stream.synchronize();
+    host.reset();
+    // In flight, but unchanged.
+    static std::byte* const kept = new std::byte[mib]();
+    stream.copy(block, kept, mib);
+    std::exit(0);
+  };
+  EXPECT_EXIT(exit_later(), testing::ExitedWithCode(0), "^$");
 }
 
 TEST(FindingPrinter, AFindingInADestructorIsHeard) {
