@@ -53,7 +53,7 @@ TEST_F(PoolHandles, GrowthTakesCallsForHandlesAndNotForPages) {
   give(pool, blocks);
 }
 
-TEST_F(PoolHandles, TheThirdPassOfAProgramMakesNoCalls) {
+TEST_F(PoolHandles, TheSecondPassOfAProgramMakesNoCalls) {
   const Device device = open();
   PoolResource pool(device, {.auto_trim = false});
   std::uint64_t calls = 0;
@@ -70,8 +70,8 @@ TEST_F(PoolHandles, TheThirdPassOfAProgramMakesNoCalls) {
     more = take(pool, 40 * mib, 10);
     give(pool, kept);
     give(pool, more);
-    if (pass == 2) {
-      EXPECT_EQ(pool.pool_statistics().page_calls, calls);
+    if (pass > 0) {
+      EXPECT_EQ(pool.pool_statistics().page_calls, calls) << pass;
     }
     calls = pool.pool_statistics().page_calls;
   }
