@@ -33,15 +33,17 @@ Result<Alias*> AliasStore::try_make(std::span<const PageStore::Run> homes) noexc
   }
   const Result<std::uint64_t> offset = pages_.try_map_again(homes);
   if (!offset) return offset.failure();
-  *entry = Alias{.offset = *offset, .home_count = homes.size()};
+  *entry = Alias{.offset = *offset,
+                 .pages = PageStore::count_pages(homes),
+                 .home_count = homes.size(),
+                 .last_use = ++clock_};
   std::ranges::copy(homes, entry->homes.begin());
-  for (const PageStore::Run& one : homes) entry->pages += one.pages;
   ++count_;
   credit_ -= cost_of_alias;
   return entry;
 }
 
-void AliasStore::note_use(Alias& alias) noexcept {
+void AliasStore::note_reuse(Alias& alias) noexcept {
   alias.last_use = ++clock_;
   credit_ = std::min(credit_ + 1, first_credit);
 }

@@ -4,11 +4,11 @@
 // The handles stay mapped where they were, at their home. While a block uses the alias, the homes
 // are held; after the block's last use is done, the homes are free again, and the alias stays
 // mapped. If the same handles are free when a later request of this size comes, that request costs
-// no driver call. So a program that repeats its steps soon makes none, which moving the handles to
-// and fro would not achieve.
+// no driver call. So a program that repeats its steps soon makes no driver calls. If handles were
+// moved instead, it would move the same handles back and forth.
 //
-// Making an alias costs more than growing. A credit limits how many are made: it rises with each
-// use of an existing alias, so aliases that do not repay their cost are no longer made.
+// Making an alias costs more than growing. A credit limits how many are made: it rises each time an
+// alias is reused, so a program that does not reuse its aliases soon makes no more of them.
 //
 // Handles must not be unmapped or released while an alias maps them: drop the aliases first. Not
 // thread-safe: the pool holds its growth lock. Only the end of a use is noted under the lock of the
@@ -31,6 +31,7 @@ namespace tern::pool {
 
 struct Alias {
   static constexpr std::size_t max_homes = 16;
+  using Held = std::array<Descriptor*, max_homes>;
 
   std::uint64_t offset = 0;  // of the second addresses, in granules; 0 if the alias does not exist
   std::uint64_t pages = 0;
@@ -39,7 +40,7 @@ struct Alias {
   /// The block that uses the alias, and the ranges of the homes. Null while the alias is idle. It
   /// is set with both locks held, and reset by set_idle() with the lock of the ranges held.
   Descriptor* block = nullptr;
-  std::array<Descriptor*, max_homes> held = {};
+  Held held = {};
   /// Pages that are unmapped already, because an unmap failed midway. The next one goes on there.
   std::uint64_t unmapped_pages = 0;
   std::uint64_t last_use = 0;
@@ -70,8 +71,8 @@ class AliasStore {
   /// least recently. Fails if none is idle, or with the failure of the driver; then nothing is
   /// mapped.
   [[nodiscard]] Result<Alias*> try_make(std::span<const PageStore::Run> homes) noexcept;
-  /// Notes that a block begins to use the alias.
-  void note_use(Alias& alias) noexcept;
+  /// Notes that another block begins to use the alias.
+  void note_reuse(Alias& alias) noexcept;
   /// Removes all idle aliases. Stops at the first failure of the driver.
   [[nodiscard]] Result<void> try_drop_idle() noexcept;
 
@@ -85,7 +86,7 @@ class AliasStore {
   }
 
  private:
-  /// An alias may be made for every fourth use of one, and a number of them before any use.
+  /// An alias may be made for every fourth reuse of one, and 64 before any reuse.
   static constexpr std::uint64_t cost_of_alias = 4, first_credit = 64 * cost_of_alias;
 
   [[nodiscard]] Result<void> try_drop(Alias& alias) noexcept;

@@ -8,6 +8,7 @@
 #include "memory/block_table.hpp"
 
 namespace tern::pool {
+
 DescriptorStore::~DescriptorStore() {
   if (owner_ == nullptr) return;
   for (const std::unique_ptr<Slab>& slab : slabs_) {

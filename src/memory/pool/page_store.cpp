@@ -9,6 +9,7 @@
 #include "core/no_host_memory.hpp"
 
 namespace tern::pool {
+
 PageStore::~PageStore() {
   for (Region& region : regions_) {
     for (std::uint64_t page = 0; page < region.used; ++page) {
@@ -220,10 +221,17 @@ PageStore::Unbacked PageStore::unback(std::uint64_t offset, std::uint64_t pages)
   return {pages, {}};
 }
 
-Result<std::uint64_t> PageStore::try_map_again(std::span<const Run> runs) noexcept {
+// --- Second mappings
+
+std::uint64_t PageStore::count_pages(std::span<const Run> runs) noexcept {
   std::uint64_t pages = 0;
   for (const Run& run : runs) pages += run.pages;
-  driver_calls_ += 2;  // reserve and set access
+  return pages;
+}
+
+Result<std::uint64_t> PageStore::try_map_again(std::span<const Run> runs) noexcept {
+  const std::uint64_t pages = count_pages(runs);
+  ++driver_calls_;
   const Result<void*> base = device_.try_reserve(pages * page_bytes);
   if (!base) return base.failure();
   auto* const address = static_cast<std::byte*>(*base);
@@ -252,6 +260,7 @@ Result<std::uint64_t> PageStore::try_map_again(std::span<const Run> runs) noexce
     }
     done += handle.pages();
   }
+  ++driver_calls_;
   if (Result<void> opened =
           device_.try_set_access(*base, pages * page_bytes, PageAccess::read_write);
       !opened) {
@@ -262,8 +271,7 @@ Result<std::uint64_t> PageStore::try_map_again(std::span<const Run> runs) noexce
 
 Result<void> PageStore::try_unmap_again(std::uint64_t offset, std::span<const Run> runs,
                                         std::uint64_t& unmapped_pages) noexcept {
-  std::uint64_t pages = 0;
-  for (const Run& run : runs) pages += run.pages;
+  const std::uint64_t pages = count_pages(runs);
   while (unmapped_pages < pages) {
     const std::uint64_t count = handle_at(runs, unmapped_pages).pages();
     ++driver_calls_;

@@ -27,6 +27,9 @@ namespace tern::pool {
 class PageStore {
  public:
   static constexpr std::uint64_t page_granules = page_bytes / granule_bytes;
+  [[nodiscard]] static constexpr std::uint64_t pages_for(std::uint64_t granules) noexcept {
+    return (granules + page_granules - 1) / page_granules;
+  }
 
   /// Throws std::bad_alloc.
   PageStore(Device device, std::size_t address_bytes, BlockPoisoning poisoning = {})
@@ -80,6 +83,7 @@ class PageStore {
     std::uint64_t first = 0;
     std::uint64_t pages = 0;
   };
+  [[nodiscard]] static std::uint64_t count_pages(std::span<const Run> runs) noexcept;
   /// Maps the handles of the runs a second time, side by side, to addresses reserved for this.
   /// Returns the granule offset. On failure nothing is mapped or reserved, unless the driver cannot
   /// even unmap; then the addresses stay reserved and are never used.

@@ -201,8 +201,12 @@ class Pool {
   [[nodiscard]] Descriptor* take_alias(Search& search) noexcept;
   /// Makes an alias from free handles.
   [[nodiscard]] Descriptor* make_alias(Search& search) noexcept;
-  /// Holds the homes and begins a block. Call with the lock of the ranges held too.
-  Descriptor* begin_alias(Alias& alias, const Search& search) noexcept;
+  /// Chooses free handles with at least `need` pages together. Returns the number of runs, or 0.
+  [[nodiscard]] std::size_t choose_homes(
+      std::uint64_t need, std::array<PageStore::Run, Alias::max_homes>& homes) noexcept;
+  /// Takes all homes out of the available ranges, or none. Call with the lock of the ranges held
+  /// too, and with descriptors prepared.
+  [[nodiscard]] bool hold_homes(std::span<const PageStore::Run> homes, Alias::Held& held) noexcept;
   /// Both return a held range of addresses without memory. try_add_addresses() appends new
   /// addresses to the last ones. try_take_addresses() returns existing addresses at a multiple of
   /// `alignment` pages and adds new ones only if there are none.

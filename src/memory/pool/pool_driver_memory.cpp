@@ -1,9 +1,6 @@
 // How a pool gets memory from the driver, remaps pages and returns memory.
 
 #include <algorithm>
-#include <array>
-#include <functional>
-#include <span>
 #include <utility>
 
 #include "memory/pool/pool.hpp"
@@ -33,19 +30,6 @@ constexpr std::size_t min_idle_bytes = 256 * mib;
 std::uint64_t round_up_to(std::uint64_t value, std::uint64_t multiple) noexcept {
   return (value + multiple - 1) / multiple * multiple;
 }
-std::uint64_t pages_for(std::uint64_t granules) noexcept {
-  return (granules + page_granules - 1) / page_granules;
-}
-
-/// An alias may have a quarter and 16 MiB more than the block, which is not used meanwhile.
-std::uint64_t max_alias_pages(std::uint64_t pages) noexcept {
-  return pages + pages / 4 + 16 * mib / page_bytes;
-}
-/// Upper bound on the free runs among which an alias chooses.
-constexpr std::size_t max_alias_candidates = 128;
-/// Two for each home that is cut out, and one for the block.
-constexpr std::size_t descriptors_per_alias =
-    2 * Alias::max_homes + 1 + Ranges::descriptors_per_growth;
 
 }  // namespace
 
@@ -223,7 +207,7 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
   const std::uint64_t room = loose + (limit > held ? limit - held : 0);
   const std::uint64_t addresses = pages_->room_pages();
   Descriptor* tail = nullptr;
-  std::uint64_t need = pages_for(search.granules);
+  std::uint64_t need = PageStore::pages_for(search.granules);
   {
     // A free range at the end of the addresses is part of the block. Hold it while pages are added.
     const std::lock_guard lock(ranges_mutex_);
@@ -238,7 +222,7 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
         !pages_->begins_reservation(end) && round_up_to(last->offset, search.alignment) < end) {
       const std::uint64_t needed_end =
           round_up_to(last->offset, search.alignment) + search.granules;
-      const std::uint64_t missing = needed_end > end ? pages_for(needed_end - end) : 0;
+      const std::uint64_t missing = needed_end > end ? PageStore::pages_for(needed_end - end) : 0;
       if (missing <= addresses) {
         tail = last;
         need = missing;
@@ -278,7 +262,7 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
   std::uint64_t pages = pages_->whole_pages(need + extra);
   if (tail != nullptr && pages > addresses) {
     give_tail_back();
-    need = pages_for(search.granules);
+    need = PageStore::pages_for(search.granules);
     if (made = pages_->try_have_unmapped(need, handle_pages); !made) return fail(made.failure());
     pages = pages_->whole_pages(need);
   }
@@ -346,7 +330,7 @@ Descriptor* Pool::grow_segments(Search& search) noexcept {
 // contiguous addresses. If a step fails, pages that were already unmapped stay loose and serve
 // later requests.
 Descriptor* Pool::remap(Search& search) noexcept {
-  std::uint64_t pages = pages_for(search.granules);
+  std::uint64_t pages = PageStore::pages_for(search.granules);
   const std::uint64_t alignment = std::max<std::uint64_t>(search.alignment, page_granules);
   const std::uint64_t held = pages_->held_pages();
   const std::uint64_t limit = limit_pages();
@@ -427,116 +411,6 @@ Descriptor* Pool::remap(Search& search) noexcept {
   note_held();
   const std::lock_guard lock(ranges_mutex_);
   return cut_out(*target, search);
-}
-
-// --- Aliases
-
-bool Pool::may_use_alias(const Search& search) const noexcept {
-  return has_pages_ && !poisoning_.is_on() && search.granules * granule_bytes >= min_large_bytes &&
-         search.alignment <= page_granules;
-}
-
-Descriptor* Pool::begin_alias(Alias& alias, const Search& search) noexcept {
-  for (std::size_t i = 0; i < alias.home_count; ++i) {
-    const PageStore::Run& home = alias.homes[i];
-    alias.held[i] =
-        &ranges_.take_pages(*ranges_.find_pages(home.first, home.pages), home.first, home.pages);
-  }
-  Descriptor& block = ranges_.begin_alias(alias, search.granules);
-  aliases_->note_use(alias);
-  note_change();
-  return &block;
-}
-
-Descriptor* Pool::take_alias(Search& search) noexcept {
-  const std::uint64_t need = pages_for(search.granules);
-  const std::lock_guard lock(ranges_mutex_);
-  if (Result<void> prepared = ranges_.store().try_prepare(descriptors_per_alias); !prepared) {
-    search.failure = prepared.failure();
-    return nullptr;
-  }
-  Alias* best = nullptr;
-  aliases_->for_each([&](Alias& one) {
-    if (!one.is_idle() || one.unmapped_pages != 0 || one.pages < need ||
-        one.pages > max_alias_pages(need) || (best != nullptr && best->pages <= one.pages)) {
-      return;
-    }
-    const auto is_free = [this](const PageStore::Run& home) {
-      return ranges_.find_pages(home.first, home.pages) != nullptr;
-    };
-    if (std::ranges::all_of(one.all_homes(), is_free)) best = &one;
-  });
-  if (best == nullptr) return nullptr;
-  search.rung = &StreamCache::Counts::available_hits;
-  return begin_alias(*best, search);
-}
-
-// Takes the largest runs of whole handles first, so that the alias has few handles, and the
-// smallest that suffices last.
-Descriptor* Pool::make_alias(Search& search) noexcept {
-  if (!aliases_->may_make()) return nullptr;
-  const std::uint64_t need = pages_for(search.granules);
-  std::array<PageStore::Run, max_alias_candidates> runs;
-  std::size_t count = 0;
-  std::array<PageStore::Run, Alias::max_homes> homes;
-  std::size_t home_count = 0;
-  std::uint64_t found = 0, handles = 0;
-  {
-    const std::lock_guard lock(ranges_mutex_);
-    if (ranges_.free_pages() < need) return nullptr;
-    ranges_.for_each_whole_run([&](std::uint64_t first, std::uint64_t pages) {
-      runs[count++] = {first, pages};
-      return count < runs.size();
-    });
-  }
-  const auto by_size = [](const PageStore::Run& run) { return run.pages; };
-  std::ranges::sort(std::span(runs).first(count), std::greater{}, by_size);
-  for (std::size_t i = 0; i < count && found < need; ++i) {
-    // The last run is the smallest that suffices.
-    std::size_t at = i;
-    while (at + 1 < count && runs[at + 1].pages >= need - found) ++at;
-    PageStore::Run run = runs[at];
-    std::uint64_t end = run.first;
-    while (end < run.first + run.pages && end - run.first < need - found) {
-      end = pages_->handles().of(end).last;
-      if (++handles > Alias::max_homes) return nullptr;
-    }
-    run.pages = end - run.first;
-    found += run.pages;
-    homes[home_count++] = run;
-  }
-  if (found < need || found > max_alias_pages(need)) return nullptr;
-  // Hold the homes while the driver is called.
-  std::array<Descriptor*, Alias::max_homes> held = {};
-  {
-    const std::lock_guard lock(ranges_mutex_);
-    if (Result<void> prepared = ranges_.store().try_prepare(descriptors_per_alias); !prepared) {
-      search.failure = prepared.failure();
-      return nullptr;
-    }
-    for (std::size_t i = 0; i < home_count; ++i) {
-      // Another thread may have taken a part of it meanwhile.
-      Descriptor* const range = ranges_.find_pages(homes[i].first, homes[i].pages);
-      if (range == nullptr) {
-        while (i > 0) ranges_.put_available(*held[--i]);
-        return nullptr;
-      }
-      held[i] = &ranges_.take_pages(*range, homes[i].first, homes[i].pages);
-    }
-    note_change();
-  }
-  const Result<Alias*> made = aliases_->try_make(std::span(homes).first(home_count));
-  note_held();
-  const std::lock_guard lock(ranges_mutex_);
-  for (std::size_t i = 0; i < home_count; ++i) ranges_.put_available(*held[i]);
-  note_change();
-  if (!made) {
-    // Growing may still succeed, unless the device is lost.
-    if (made.failure().code() == ErrorCode::device_lost) search.failure = made.failure();
-    return nullptr;
-  }
-  search.rung = &StreamCache::Counts::remapped_hits;
-  return begin_alias(**made, search);
 }
 
 Result<void> Pool::try_hold(std::size_t bytes) noexcept {

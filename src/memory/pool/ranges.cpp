@@ -302,7 +302,7 @@ void Ranges::insert_in_flight(Descriptor& range, Lane& lane, std::uint64_t seque
   range.state = State::in_flight;
   range.lane = &lane;
   range.sequence = sequence;
-  // The block of an alias cannot be cut, so nobody searches for it.
+  // The block of an alias cannot be cut, so it must not be found by a search.
   if (range.alias == nullptr) lane.index.insert(range);
   in_flight_granules_ += range.size;
 }
