@@ -4,12 +4,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "support/copy_places.hpp"
+#include "support/ladder.hpp"
+#include "support/on_device.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/buffer.hpp"
@@ -29,18 +33,18 @@ void race(int rounds, const std::function<void(int)>& one, const std::function<v
       while (arrived < 2 * (i + 1)) std::this_thread::yield();
       try {
         step(i);
-      } catch (const Error& error) {
-        ADD_FAILURE() << "round " << i << ": " << error.failure().text();
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "round " << i << ": " << error.what();
       }
     }
   };
-  std::thread beside([&] { run(other); });
+  Thread beside([&] { run(other); });
   run(one);
   beside.join();
 }
 
 /// Two threads that use one storage, each through a handle and a stream of its own.
-class TwoThreads : public testing::TestWithParam<const char*> {
+class TwoThreads : public OnDevice {
  protected:
   static constexpr std::size_t size = 4096;
   static constexpr int rounds = 200;
@@ -53,24 +57,27 @@ class TwoThreads : public testing::TestWithParam<const char*> {
     of.copy_to(std::span(now));
     return now;
   }
+  void SetUp() override {
+    OnDevice::SetUp();
+    if (IsSkipped()) return;
+    a = Stream(device);
+    b = Stream(device);
+    buffer = Buffer(device, {size}, DType::i32);
+    same = buffer;
+  }
   void TearDown() override {
+    if (IsSkipped()) return;
     device.synchronize();
     expect_no_findings(device);
   }
 
-  Device device = open_device(GetParam());
-  Stream a{device}, b{device};
-  Buffer buffer{device, {size}, DType::i32};
-  Buffer same = buffer;
+  Stream a, b;
+  Buffer buffer, same;
 };
 INSTANTIATE_TEST_SUITE_P(Devices, TwoThreads,
-                         testing::Values("sim", "sim?schedule=lazy", "host", "opencl:0"),
-                         [](const auto& one) {
-                           std::string made = one.param;
-                           std::ranges::replace_if(
-                               made, [](char c) { return c == ':' || c == '?' || c == '='; }, '_');
-                           return made;
-                         });
+                         testing::Values("sim", "sim?schedule=lazy", "host", "cuda:0?driver=sim",
+                                         "opencl:0", "cuda:0"),
+                         spec_name);
 
 TEST_P(TwoThreads, FillsAreOrdered) {
   for (int i = 0; i < rounds; ++i) {
@@ -120,13 +127,13 @@ TEST_P(TwoThreads, CopiesInOppositeDirectionsDoNotDeadlock) {
 TEST_P(TwoThreads, ScopesOfTheSameBuffersInAnyOrderDoNotDeadlock) {
   Buffer further(device, {size}, DType::i32);
   Buffer same_further = further;
-  const auto use = [](StreamRef stream, Buffer& first, Buffer& second, int value) {
-    UseScope scope(stream);
+  const auto use = [](StreamRef on, Buffer& first, Buffer& second, int value) {
+    UseScope scope(on);
     const std::size_t x = scope.add(first, Access::discard);
     const std::size_t y = scope.add(second, Access::discard);
     scope.begin();
-    stream.fill(static_cast<int*>(scope.pointer(x)), size, value);
-    stream.fill(static_cast<int*>(scope.pointer(y)), size, value);
+    on.fill(static_cast<int*>(scope.pointer(x)), size, value);
+    on.fill(static_cast<int*>(scope.pointer(y)), size, value);
     scope.end();
   };
   for (int i = 0; i < rounds; ++i) {
@@ -139,11 +146,11 @@ TEST_P(TwoThreads, ScopesOfTheSameBuffersInAnyOrderDoNotDeadlock) {
 }
 
 TEST_P(TwoThreads, RecordersOfTheSameBufferAreOrdered) {
-  const auto use = [](StreamRef stream, Buffer& used, int value) {
-    LaunchRecorder recorder(stream);
+  const auto use = [](StreamRef on, Buffer& used, int value) {
+    LaunchRecorder recorder(on);
     const std::size_t x = recorder.use(used, Access::discard);
     recorder.preflight();
-    stream.fill(static_cast<int*>(recorder.pointer(x)), size, value);
+    on.fill(static_cast<int*>(recorder.pointer(x)), size, value);
     recorder.commit();
   };
   for (int i = 0; i < rounds; ++i) {
