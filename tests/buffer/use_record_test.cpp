@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/device.hpp"
@@ -310,7 +311,7 @@ TEST_F(UseRecordTest, ForgetsALostDeviceOnceSomebodyWasTold) {
 bool begins_beside(UseRecord& record, StreamRef stream, Access access, const auto& end_own,
                    MarkSet& waits) {
   std::atomic<bool> has_begun = false;
-  std::thread other([&] {
+  test::Thread other([&] {
     const Result<UseRecord::Ticket> ticket =
         record.try_begin(stream, access, waits, UseRecord::LockMode::wait);
     has_begun = true;
@@ -359,7 +360,7 @@ TEST_F(UseRecordTest, AThreadDoesNotWaitForItself) {
 
 TEST_F(UseRecordTest, AReaderMayWriteOnceTheOtherReadersHaveEnded) {
   const UseRecord::Ticket read = record.try_begin(a, Access::read).value();
-  std::thread([&] { use(b, Access::read); }).join();
+  test::Thread([&] { use(b, Access::read); }).join();
   const Result<UseRecord::Ticket> write = record.try_begin(a, Access::read_write);
   ASSERT_TRUE(write) << write.failure().text();
   record.end(*write, a, a.next_mark(), Access::read_write);
@@ -369,9 +370,10 @@ TEST_F(UseRecordTest, AReaderMayWriteOnceTheOtherReadersHaveEnded) {
 TEST_F(UseRecordTest, TheSecondReaderMayWriteOnceTheFirstHasEnded) {
   const UseRecord::Ticket first = record.try_begin(a, Access::read).value();
   std::atomic<int> step = 0;
-  std::thread second([&] {
-    const UseRecord::Ticket read = record.try_begin(b, Access::read).value();
+  test::Thread second([&] {
+    const Result<UseRecord::Ticket> begun = record.try_begin(b, Access::read);
     step = 1;
+    const UseRecord::Ticket read = begun.value();
     while (step < 2) std::this_thread::yield();
     const Result<UseRecord::Ticket> write = record.try_begin(b, Access::read_write);
     EXPECT_TRUE(write) << write.failure().text();
@@ -387,9 +389,10 @@ TEST_F(UseRecordTest, TheSecondReaderMayWriteOnceTheFirstHasEnded) {
 TEST_F(UseRecordTest, AReaderThatWritesWaitsForTheOtherReaders) {
   const UseRecord::Ticket other = record.try_begin(b, Access::read).value();
   std::atomic<bool> is_reading = false, has_begun = false;
-  std::thread writer([&] {
-    const UseRecord::Ticket read = record.try_begin(a, Access::read).value();
+  test::Thread writer([&] {
+    const Result<UseRecord::Ticket> begun = record.try_begin(a, Access::read);
     is_reading = true;
+    const UseRecord::Ticket read = begun.value();
     const Result<UseRecord::Ticket> write = record.try_begin(a, Access::discard);
     has_begun = true;
     EXPECT_TRUE(write) << write.failure().text();
@@ -408,8 +411,9 @@ TEST_F(UseRecordTest, AReaderThatWritesWaitsForTheOtherReaders) {
 TEST_F(UseRecordTest, OfTwoReadersThatBothWriteTheSecondIsRefusedAtOnce) {
   std::atomic<int> reading = 0, written = 0, refused = 0;
   const auto read_and_write = [&](StreamRef stream) {
-    const UseRecord::Ticket read = record.try_begin(stream, Access::read).value();
+    const Result<UseRecord::Ticket> begun = record.try_begin(stream, Access::read);
     ++reading;
+    const UseRecord::Ticket read = begun.value();
     while (reading < 2) std::this_thread::yield();
     const Result<UseRecord::Ticket> write = record.try_begin(stream, Access::discard);
     if (write) {
@@ -425,7 +429,7 @@ TEST_F(UseRecordTest, OfTwoReadersThatBothWriteTheSecondIsRefusedAtOnce) {
     record.cancel(read);  // the way out that the sentence names: the other thread goes on
   };
   const auto begun = std::chrono::steady_clock::now();
-  std::thread other([&] { read_and_write(b); });
+  test::Thread other([&] { read_and_write(b); });
   read_and_write(a);
   other.join();
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(30));
@@ -438,11 +442,12 @@ TEST_F(UseRecordTest, MoreReadersThanAreToldApartStillKeepAWriterOut) {
   constexpr int readers = 100;
   std::atomic<int> reading = 0;
   std::atomic<bool> is_over = false;
-  std::vector<std::thread> threads;
+  std::vector<test::Thread> threads;
   for (int i = 0; i < readers; ++i) {
     threads.emplace_back([&] {
-      const UseRecord::Ticket read = record.try_begin(b, Access::read).value();
+      const Result<UseRecord::Ticket> begun = record.try_begin(b, Access::read);
       ++reading;
+      const UseRecord::Ticket read = begun.value();
       while (!is_over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       record.end(read, b, b.next_mark(), Access::read);
     });
@@ -452,13 +457,13 @@ TEST_F(UseRecordTest, MoreReadersThanAreToldApartStillKeepAWriterOut) {
   EXPECT_FALSE(
       record.try_begin(a, Access::discard, waits, UseRecord::LockMode::if_free).value().has_turn());
   is_over = true;
-  for (std::thread& thread : threads) thread.join();
+  for (test::Thread& thread : threads) thread.join();
   use(a, Access::discard);
 }
 
 TEST_F(UseRecordTest, WithoutATurnNobodyWaits) {
   const UseRecord::Ticket write = record.try_begin(a, Access::discard).value();
-  std::thread([&] {
+  test::Thread([&] {
     MarkSet waits;
     const UseRecord::Ticket beside =
         record.try_begin(b, Access::discard, waits, UseRecord::LockMode::none).value();

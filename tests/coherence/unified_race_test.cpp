@@ -398,7 +398,7 @@ TEST_F(UnifiedResizeRace, AnEmptyBufferIsNotResizedInTheMiddleOfAClone) {
   for (std::size_t at = 0;; ++at) {
     UnifiedBuffer<int> buffer = make(0);
     const auto resize = [&] {
-      std::thread([&] {
+      Thread([&] {
         const Result<void> resized = buffer.try_resize_discard(10);
         was_refused |= !resized && resized.failure().code() == ErrorCode::access_conflict;
         if (resized) static_cast<void>(buffer.try_fill(7));

@@ -132,7 +132,7 @@ TEST_F(LaunchRecorderTest, AnotherThreadLaunchesBehindTheCommit) {
   writer.preflight();
   const std::uint64_t before = waits();
   std::atomic<bool> is_about_to = false;
-  std::thread reader([&] {
+  test::Thread reader([&] {
     is_about_to = true;
     launch(b, used, Access::read);
   });

@@ -82,6 +82,10 @@ PLANTS = [
      write("src/core/planted.cpp", "long f() { return time(nullptr); }\n")),
     ("quiet", "a stale allowance", "tests/structure/quiet_allowed.txt",
      append("tests/structure/quiet_allowed.txt", "src/core/gone.cpp abort it was needed once\n")),
+    ("threads", "a raw thread in a test", "tests/core/planted_test.cpp:2",
+     write("tests/core/planted_test.cpp", "\nvoid f() { std::thread([] {}).join(); }\n")),
+    ("threads", "raw threads in a container", "tests/support/planted.hpp:1",
+     write("tests/support/planted.hpp", "inline std::vector<std::jthread> all;\n")),
     ("vocabulary", "a retired word in code", "src/core/planted.cpp:2",
      write("src/core/planted.cpp", "\nstruct BriefLock {};\n")),
     ("vocabulary", "a retired word in prose", "docs/guide/planted.md:1",
@@ -118,6 +122,10 @@ HARMLESS = [
             "namespace tern {\nclass Forward;\nnamespace detail {\nstruct A {};\n}\n"
             "template <class T>\nvoid f(struct B& b) { struct C { int c; }; }\n"
             "template <>\nstruct std::hash<int> {};\n}\n" + "enum class Forward;\n" * 300)),
+    ("threads", "what starts no thread",
+     write("tests/core/planted_test.cpp",
+           "#include <thread>\n// std::thread\nstd::thread::id id = std::this_thread::get_id();\n"
+           "auto count = std::thread::hardware_concurrency();\ntest::Thread one;\n")),
     ("quiet", "others with the same names",
      write("src/core/planted.cpp",
            "long time() const;\nClock& clock();\nResult<int> rand();\n"

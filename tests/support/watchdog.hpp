@@ -8,7 +8,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
-#include <thread>
+
+#include "support/thread.hpp"
 
 namespace tern::test {
 
@@ -36,7 +37,7 @@ class Watchdog {
   std::mutex mutex_;
   std::condition_variable over_;
   bool is_over_ = false;  // guarded by mutex_
-  std::thread thread_;
+  Thread thread_;         // last: it uses the others
 };
 
 }  // namespace tern::test
