@@ -109,6 +109,12 @@ PLANTS = [
      replace("docs/architecture.md", r"\(../src/buffer/copy_route.cpp\)", "(../src/buffer/route.cpp)")),
     ("decisions", "a section that is gone", "docs/architecture.md:1",
      replace("docs/architecture.md", "^## Where is it decided.$", "## Elsewhere")),
+    ("not_run", "presets left out in silence", "scripts/test:1",
+     replace("scripts/test", r'left_out\+=\("presets:\$absent"\)', "true")),
+    ("not_run", "skipped tests left out in silence", "scripts/test:1",
+     replace("scripts/test", r'^  note_skipped "\$preset"$', "")),
+    ("not_run", "long tests left out in silence", "scripts/test:1",
+     replace("scripts/test", r'^  runs_long_tests "\$preset" \|\| left_out.*$', "  true")),
     ("readme", "a README that drifted", "README.md",
      replace("README.md", "^```cpp$", "```cpp\n// drift")),
 ]
@@ -140,7 +146,8 @@ def copy_tree(root, target):
     ignore = shutil.ignore_patterns("__pycache__")
     for folder in ("include", "src", "tests"):
         shutil.copytree(root / folder, target / folder, ignore=ignore)
-    for file in ("README.md", "examples/01_first_steps.cpp", "docs/architecture.md", "bench/case.hpp"):
+    for file in ("README.md", "examples/01_first_steps.cpp", "docs/architecture.md", "bench/case.hpp",
+                 "scripts/test", "scripts/progress.sh"):
         if (root / file).exists():
             (target / file).parent.mkdir(exist_ok=True)
             shutil.copy(root / file, target / file)
