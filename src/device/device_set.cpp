@@ -26,7 +26,7 @@ const Device& DeviceSet::next() noexcept {
   return devices_[turn_.fetch_add(1, std::memory_order_relaxed) % devices_.size()];
 }
 
-Result<Device> DeviceSet::try_most_free() const noexcept {
+Result<Device> DeviceSet::try_max_free() const noexcept {
   const Device* best = nullptr;
   std::size_t best_bytes = 0;
   std::optional<Failure> refusal;

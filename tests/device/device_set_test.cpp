@@ -57,7 +57,7 @@ TEST(DeviceSet, PassesOverDevicesThatCannotBeAsked) {
 
   mute.ledger->fail_next(Call::memory);
   good.ledger->fail_next(Call::memory);
-  const Result<Device> none = set.try_most_free();
+  const Result<Device> none = set.try_max_free();
   ASSERT_FALSE(none);
   EXPECT_EQ(none.failure().code(), ErrorCode::driver);
   EXPECT_EQ(set.max_free(), mute.device);

@@ -264,9 +264,9 @@ class TERN_EXPORT DeviceSet {
   [[nodiscard]] const Device& next() noexcept;
   /// Returns the device with the most free memory now; of equal devices, the first. Skips devices
   /// that cannot report their memory, and fails with the last of their failures if none can.
-  [[nodiscard]] Result<Device> try_most_free() const noexcept;
+  [[nodiscard]] Result<Device> try_max_free() const noexcept;
   [[nodiscard]] Device max_free(CallSite site = CallSite::here()) const {
-    return try_most_free().value(site);
+    return try_max_free().value(site);
   }
 
   /// Waits for all work on all devices. If a device fails, continues with the others and then
