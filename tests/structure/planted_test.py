@@ -86,6 +86,19 @@ PLANTS = [
      write("tests/core/planted_test.cpp", "\nvoid f() { std::thread([] {}).join(); }\n")),
     ("threads", "raw threads in a container", "tests/support/planted.hpp:1",
      write("tests/support/planted.hpp", "inline std::vector<std::jthread> all;\n")),
+    ("two_forms", "a try form alone", "include/tern/core/planted.hpp:5",
+     write("include/tern/core/planted.hpp",
+           "namespace tern {\nclass Planted {\n public:\n  int all() const noexcept;\n"
+           "  Result<int> try_one() noexcept;\n};\n}\n")),
+    ("two_forms", "a throwing form alone", "include/tern/core/planted.hpp:2",
+     write("include/tern/core/planted.hpp",
+           "namespace tern {\nvoid planted(CallSite site = CallSite::here());\n}\n")),
+    ("two_forms", "a try form without a Result", "include/tern/core/planted.hpp:1",
+     write("include/tern/core/planted.hpp", "bool try_planted() noexcept;\nvoid planted();\n")),
+    ("two_forms", "a stale line", "tests/structure/single_form.txt",
+     append("tests/structure/single_form.txt", "Buffer::try_slice it was alone once\n")),
+    ("two_forms", "a guide that names what is gone", "docs/guide/errors.md:",
+     replace("docs/guide/errors.md", r"`Buffer::try_use\(\)`", "`Buffer::try_gone()`")),
     ("vocabulary", "a retired word in code", "src/core/planted.cpp:2",
      write("src/core/planted.cpp", "\nstruct BriefLock {};\n")),
     ("vocabulary", "a retired word in prose", "docs/guide/planted.md:1",
@@ -132,6 +145,13 @@ HARMLESS = [
      write("tests/core/planted_test.cpp",
            "#include <thread>\n// std::thread\nstd::thread::id id = std::this_thread::get_id();\n"
            "auto count = std::thread::hardware_concurrency();\ntest::Thread one;\n")),
+    ("two_forms", "functions that are not public, or cannot fail",
+     write("include/tern/core/planted.hpp",
+           "namespace tern {\nclass Planted {\n public:\n  Planted(CallSite site = CallSite::here());\n"
+           "  static Result<Planted> try_make() noexcept;\n  void f(CallSite site) noexcept;\n"
+           "  CallSite site = CallSite::here();\n"
+           "  Result<int> try_allocate() noexcept override;\n private:\n"
+           "  Result<int> try_hidden() noexcept;\n};\nnamespace detail {\nvoid g(CallSite site);\n}\n}\n")),
     ("quiet", "others with the same names",
      write("src/core/planted.cpp",
            "long time() const;\nClock& clock();\nResult<int> rand();\n"
@@ -147,7 +167,7 @@ def copy_tree(root, target):
     for folder in ("include", "src", "tests"):
         shutil.copytree(root / folder, target / folder, ignore=ignore)
     for file in ("README.md", "examples/01_first_steps.cpp", "docs/architecture.md", "bench/case.hpp",
-                 "scripts/test", "scripts/progress.sh"):
+                 "docs/guide/errors.md", "scripts/test", "scripts/progress.sh"):
         if (root / file).exists():
             (target / file).parent.mkdir(exist_ok=True)
             shutil.copy(root / file, target / file)
