@@ -1,11 +1,13 @@
-// The tables of errors in the guide: each row is provoked.
+// Tables of the guide: each row is compared with what the library does.
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <fstream>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <regex>
 #include <set>
@@ -18,30 +20,35 @@
 #include "tern/buffer/copy.hpp"
 #include "tern/buffer/file.hpp"
 #include "tern/buffer/foreign.hpp"
+#include "tern/coherence/unified_buffer.hpp"
 #include "tern/launch/kernel.hpp"
+#include "tern/memory/budget_resource.hpp"
+#include "tern/memory/pool_resource.hpp"
+#include "tern/memory/pressure_resource.hpp"
 
 namespace tern::test {
 namespace {
 
-struct Row {
-  std::string first, second;
-};
+using Row = std::vector<std::string>;
 
-/// The rows of the table whose header has these words.
+/// The rows of the table whose header begins like this.
 std::vector<Row> table(const std::string& page, const std::string& header) {
   std::ifstream file(std::string(TERN_GUIDE_FOLDER) + "/" + page);
   std::vector<Row> rows;
   bool is_inside = false;
   for (std::string line; std::getline(file, line);) {
-    if (line == header) {
+    if (line.starts_with(header)) {
       is_inside = true;
       std::getline(file, line);
       continue;
     }
     if (!is_inside) continue;
-    std::smatch cells;
-    if (!std::regex_match(line, cells, std::regex(R"(\|\s*(.*?)\s*\|\s*(.*?)\s*\|)"))) break;
-    rows.push_back({cells[1], cells[2]});
+    if (!line.starts_with("|")) break;
+    Row& row = rows.emplace_back();
+    const std::regex cell(R"(\|\s*([^|]*?)\s*(?=\|))");
+    for (std::sregex_iterator at(line.begin(), line.end(), cell), end; at != end; ++at) {
+      row.push_back((*at)[1]);
+    }
   }
   return rows;
 }
@@ -100,8 +107,9 @@ void expect_all(const std::vector<Row>& rows, bool is_first_cell, const Provocat
   ASSERT_FALSE(rows.empty()) << "the table was not found";
   std::set<std::string> listed;
   for (const Row& row : rows) {
-    const std::vector<std::string> names = errors_in(is_first_cell ? row.first : row.second);
-    EXPECT_FALSE(names.empty()) << row.first;
+    ASSERT_EQ(row.size(), 2u);
+    const std::vector<std::string> names = errors_in(row[is_first_cell ? 0 : 1]);
+    EXPECT_FALSE(names.empty()) << row[0];
     listed.insert(names.begin(), names.end());
   }
   for (const std::string& name : listed) {
@@ -193,6 +201,89 @@ TEST_F(GuideTables, WhatCanGoWrongWithFiles) {
                  {"ReadOnly", [&] { copy(file, x.buffer(), stream); }},
                  {"Unsupported", [&] { kernel.launch(stream, elements(1), in(file), out(y), 1); }},
              });
+}
+
+// --- What a request at the limit of a budget does
+
+constexpr std::size_t limit_bytes = 1024;
+
+BudgetHandle full_soon(Overflow overflow) {
+  return Budget::make("full", BudgetLimit::bytes(limit_bytes), {.overflow = overflow});
+}
+
+/// Whether a request waits for memory that another stream has freed and not yet passed.
+bool waits_for_frees(Overflow overflow) {
+  const Device lazy = sim::open({.policy = sim::Policy::lazy});
+  const Stream stream(lazy), other(lazy);
+  BudgetResource resource(std::make_shared<PoolResource>(lazy), full_soon(overflow));
+  const Block freed = resource.allocate({.bytes = limit_bytes, .stream = other});
+  other.fill(static_cast<std::byte*>(freed.address), limit_bytes, std::byte{1});
+  resource.deallocate(freed, other);
+  const Result<Block> block = resource.try_allocate({.bytes = limit_bytes, .stream = stream});
+  if (block) resource.deallocate(*block, stream);
+  return bool(block);
+}
+
+/// The policy that handlers read, if they run.
+std::optional<Overflow> reach_of_handlers(const Device& device, Overflow overflow) {
+  PressureResource resource(std::make_shared<BudgetResource>(std::make_shared<PoolResource>(device),
+                                                             full_soon(overflow)));
+  std::optional<Overflow> reach;
+  resource.add_handler([&](const Pressure& pressure) -> std::size_t {
+    reach = pressure.reach;
+    return 0;
+  });
+  const Block block = resource.allocate({.bytes = limit_bytes});
+  EXPECT_FALSE(resource.try_allocate({.bytes = limit_bytes}));
+  resource.deallocate(block, {});
+  return reach;
+}
+
+enum class CopyState { stale, clean, dirty };
+
+/// Whether a copy in that state makes room for another. Its bytes are kept in any case.
+bool is_evicted(const Device& device, Overflow overflow, CopyState state) {
+  const Stream stream(device);
+  const ResourceHandle resource =
+      std::make_shared<BudgetResource>(std::make_shared<PoolResource>(device), full_soon(overflow));
+  const UnifiedOptions options{.device = device, .resources = {resource}};
+  const Shape shape{limit_bytes / sizeof(int)};
+  UnifiedBuffer<int> kept(shape, options), next(shape, options);
+  {
+    const DeviceLease<int> lease = kept.discard_device(stream);
+    stream.fill(lease.data(), lease.size(), 7);
+  }
+  if (state == CopyState::stale) std::ranges::fill(kept.discard_host(), 7);
+  if (state == CopyState::clean) static_cast<void>(kept.read_host());
+  stream.synchronize();
+  const bool is_made = bool(next.try_discard_device(stream));
+  EXPECT_EQ(kept.has_copy(device.place()), !is_made);
+  next = {};
+  EXPECT_EQ(kept.to_vector(), std::vector<int>(shape.element_count(), 7));
+  return is_made;
+}
+
+TEST_F(GuideTables, OverflowOfBudgets) {
+  std::vector<Row> seen;
+  for (const Overflow overflow :
+       {Overflow::fail, Overflow::wait, Overflow::evict, Overflow::spill}) {
+    const bool is_default = BudgetOptions().overflow == overflow;
+    const std::optional<Overflow> reach = reach_of_handlers(device, overflow);
+    const bool stale = is_evicted(device, overflow, CopyState::stale);
+    const bool clean = is_evicted(device, overflow, CopyState::clean);
+    const bool dirty = is_evicted(device, overflow, CopyState::dirty);
+    EXPECT_EQ(stale, clean) << name(overflow);
+    seen.push_back({"`" + std::string(name(overflow)) + "`" + (is_default ? " (default)" : ""),
+                    waits_for_frees(overflow) ? "yes" : "no",
+                    !reach ? "no"
+                    : *reach == Overflow::spill
+                        ? "yes; a handler may also write data elsewhere and then drop it"
+                        : "yes; a handler may only drop data that can be fetched again",
+                    dirty   ? "all copies; dirty ones are written back first"
+                    : clean ? "stale and clean copies"
+                            : "none"});
+  }
+  EXPECT_EQ(table("budgets.md", "| `Overflow` |"), seen);
 }
 
 }  // namespace
