@@ -4,16 +4,17 @@
 
 #include <malloc.h>
 
-#include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "soak/byte_model.hpp"
 #include "soak/driver.hpp"
+#include "soak/heap_growth.hpp"
 #include "support/thorough.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
@@ -220,18 +221,10 @@ class Server {
   /// The heap of a server that has been warm for a while does not grow.
   void check_heap() {
     if constexpr (test::is_sanitized) return;
-    // A pool of segments fills one in about 15 programs, and has the most descriptors then. Tables
-    // that double, and those of the checker, move the heap by up to a few hundred KiB.
-    constexpr std::size_t warm_up = 32, window = 16, max_growth_per_request = 4;
-    constexpr std::size_t max_steps_bytes = std::size_t{1} << 20;
-    heap_.push_back(mallinfo2().uordblks);
-    if (++programs_ < warm_up + window) return;
-    if (heap_.size() > window) heap_.erase(heap_.begin(), heap_.end() - window);
-    const std::size_t now = *std::ranges::min_element(heap_);
-    if (programs_ == warm_up + window) warm_heap_ = now;
-    const std::size_t requests = (programs_ - warm_up - window) * requests_per_program;
-    require(now <= warm_heap_ + max_steps_bytes + max_growth_per_request * requests,
-            "the heap grew from {} to {} bytes in {} requests", warm_heap_, now, requests);
+    const std::optional<HeapGrowth::Grown> grown = growth_.note(mallinfo2().uordblks);
+    if (!grown) return;
+    throw Mismatch(fmt::format("the heap grew from {} to {} bytes in {} requests",
+                               grown->from_bytes, grown->to_bytes, grown->requests));
   }
 
   const Device device_;
@@ -240,8 +233,7 @@ class Server {
   const ResourceHandle pool_;
   std::size_t waits_one_in_ = 8;
   std::deque<Consumer> consumers_;
-  std::deque<std::size_t> heap_;  // of the last programs
-  std::size_t programs_ = 0, warm_heap_ = 0;
+  HeapGrowth growth_{requests_per_program};
 };
 
 }  // namespace
