@@ -1,5 +1,7 @@
 #include "backends/cuda/staging_lane.hpp"
 
+#include <thread>
+
 namespace tern::cuda {
 namespace {
 
@@ -72,6 +74,19 @@ bool StagingLane::settle(const DriverTable& driver) noexcept {
   if (is_unsettled_) return false;
   for (StagingSlot& slot : slots_) slot.is_pending = false;
   return true;
+}
+
+void StagingLane::settle_surely(const DriverTable& driver) noexcept {
+  constexpr int max_errors = 100;
+  for (int errors = 0; errors < max_errors && !settle(driver);) {
+    const CUresult result = driver.cuStreamQuery(stream_);
+    if (result == CUDA_SUCCESS) return static_cast<void>(is_idle(driver));
+    if (result == CUDA_ERROR_NOT_READY) {
+      std::this_thread::yield();
+    } else {
+      ++errors;
+    }
+  }
 }
 
 }  // namespace tern::cuda

@@ -49,6 +49,10 @@ class StagingLane {
   /// Waits until the lane is idle and returns whether it is. If not, the state of the slots is
   /// unknown, and the host must not write them before settle() succeeds.
   [[nodiscard]] bool settle(const DriverTable& driver) noexcept;
+  /// Like settle(), for a caller whose memory must not be used afterwards: if the driver cannot
+  /// wait, queries the stream until it is idle. Returns early only if that fails, too, because then
+  /// the device is lost.
+  void settle_surely(const DriverTable& driver) noexcept;
 
  private:
   CUstream stream_ = nullptr;

@@ -177,7 +177,7 @@ StagingResult StagingNow::finish(Job& job, const std::vector<Lane*>& lanes,
   if (!job.has_failed) return {};
   // The caller may free the source and the destination as soon as the call has failed.
   for (Lane* lane : lanes) {
-    if (lane->last != nullptr) static_cast<void>(lane->settle(driver_));
+    if (lane->last != nullptr) lane->settle_surely(driver_);
   }
   return {StagingResult::Kind::failed, job.failure};
 }

@@ -1,6 +1,8 @@
 #include "backends/cuda/staging_queue.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
 #include <new>
 
 namespace tern::cuda {
@@ -18,7 +20,8 @@ struct StagingQueue::Job {
     std::byte* slot = nullptr;
   };
 
-  Job(const StagedChunks& of, host::WorkerTeam& with) : chunks(of), team(with) {
+  Job(const StagedChunks& of, std::size_t max_chunk_bytes, host::WorkerTeam& with)
+      : chunks(of), chunk_bytes(max_chunk_bytes), team(with) {
     pieces.reserve(chunks.count());
   }
 
@@ -28,7 +31,9 @@ struct StagingQueue::Job {
     Job& job = *piece.job;
     const SpansNumber spans = job.chunks.spans();
     ++job.running;
-    if (!job.is_cancelled) {
+    if (job.has_source) {
+      std::memcpy(piece.slot, job.source.get() + piece.chunk * job.chunk_bytes, job.chunk_bytes);
+    } else if (!job.is_cancelled) {
       spans_run(spans);
       const std::size_t parts = job.chunks.parts(piece.chunk);
       job.team.for_each(
@@ -45,6 +50,24 @@ struct StagingQueue::Job {
   /// After this returns, no host function accesses the user's memory.
   void cancel() noexcept {
     is_cancelled = true;
+    wait_for_running();
+  }
+
+  /// Copies the source of the pieces that are queued. A transfer that is queued cannot be taken
+  /// back, so its slot must get the bytes that it should transfer, although the call fails and the
+  /// caller may free the source. Returns false if the host has no memory.
+  [[nodiscard]] bool try_keep_source() noexcept {
+    source.reset(new (std::nothrow) std::byte[submitted * chunk_bytes]);
+    if (!source) return false;
+    for (std::size_t chunk = 0; chunk < submitted; ++chunk) {
+      chunks.move(chunk, source.get() + chunk * chunk_bytes);
+    }
+    has_source = true;
+    wait_for_running();
+    return true;
+  }
+
+  void wait_for_running() noexcept {
     for (std::size_t now; (now = running.load()) != 0;) running.wait(now);
   }
 
@@ -53,9 +76,13 @@ struct StagingQueue::Job {
   }
 
   const StagedChunks chunks;
+  const std::size_t chunk_bytes;
   host::WorkerTeam& team;
   std::vector<Piece> pieces;
-  std::size_t submitted = 0;  // host functions
+  bool is_begun = false;                // something was submitted to a lane
+  std::size_t submitted = 0;            // host functions
+  std::unique_ptr<std::byte[]> source;  // see try_keep_source()
+  std::atomic<bool> has_source = false;
   std::atomic<bool> is_cancelled = false;
   std::atomic<std::size_t> running = 0;
   std::atomic<std::size_t> moved = 0, finished = 0;
@@ -92,13 +119,17 @@ StagingResult StagingQueue::enqueue(const StagedCopy& copy, CUstream stream) noe
     }
     const std::vector<Lane*> lanes = choose(stream, chunks.count());
     if (lanes.empty()) return {StagingResult::Kind::unavailable};
-    jobs_.push_back(std::make_unique<Job>(chunks, team_));
+    jobs_.push_back(std::make_unique<Job>(chunks, chunk_bytes, team_));
     Job& job = *jobs_.back();
     const StagingFailure failure = submit(job, lanes, stream);
     if (!failure) return {};
-    job.cancel();
-    // Transfers that are already queued still use the device memory and the slots.
-    static_cast<void>(join(lanes, stream));
+    // Transfers that are already queued still use the device memory and the slots. Later work of
+    // the stream must come after them.
+    const bool is_to_device = chunks.direction() == StagedDirection::to_device;
+    if (!is_to_device) job.cancel();
+    const bool needs_source = is_to_device && !job.try_keep_source();
+    if (join(lanes, stream) || needs_source) wait_for(job, lanes);
+    if (needs_source) job.cancel();
     return {StagingResult::Kind::failed, failure};
   } catch (const std::bad_alloc&) {
     return {StagingResult::Kind::unavailable};
@@ -153,6 +184,7 @@ StagingFailure StagingQueue::submit(Job& job, const std::vector<Lane*>& lanes,
   for (std::size_t chunk = 0; chunk < job.chunks.count(); ++chunk) {
     Lane& lane = *lanes[chunk % lanes.size()];
     lane.owner = stream;
+    job.is_begun = true;
     std::byte* slot = lane.slot(0).memory;
     if (!is_to_device) {
       if (const StagingFailure failure = job.chunks.transfer(chunk, slot, driver_, lane.stream())) {
@@ -171,6 +203,11 @@ StagingFailure StagingQueue::submit(Job& job, const std::vector<Lane*>& lanes,
     }
   }
   return join(lanes, stream);
+}
+
+void StagingQueue::wait_for(const Job& job, const std::vector<Lane*>& lanes) noexcept {
+  if (!job.is_begun) return;
+  for (Lane* lane : lanes) lane->settle_surely(driver_);
 }
 
 StagingFailure StagingQueue::join(const std::vector<Lane*>& lanes, CUstream stream) noexcept {

@@ -50,6 +50,9 @@ class StagingQueue {
   [[nodiscard]] StagingFailure submit(Job& job, const std::vector<Lane*>& lanes,
                                       CUstream stream) noexcept;
   [[nodiscard]] StagingFailure join(const std::vector<Lane*>& lanes, CUstream stream) noexcept;
+  /// Makes the host wait for what the job has submitted to the lanes, because the stream could not
+  /// be made to wait.
+  void wait_for(const Job& job, const std::vector<Lane*>& lanes) noexcept;
   void forget_finished() noexcept;
 
   const DriverTable& driver_;

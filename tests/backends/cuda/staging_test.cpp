@@ -87,7 +87,7 @@ struct Bench : sim::FakeDriverBench {
   }
   void synchronize(CUstream on) { EXPECT_EQ(cu.cuStreamSynchronize(on), CUDA_SUCCESS); }
 
-  CUdeviceptr device = memory(copy_bytes);
+  CUdeviceptr device = memory(copy_bytes), snapshot = memory(copy_bytes);
   CUstream user = stream();
   std::optional<Staging> staging;
 };
@@ -528,7 +528,8 @@ struct Trial {
     Bench bench(sim::bench_options(), small_options(threads));
     const sim::LiveHandles live = bench.driver.live();
     const std::size_t blocks = sim::leaks(bench.driver.device(0)).size();
-    const std::vector<std::byte> source = numbered(copy_bytes);
+    const std::vector<std::byte> wanted = numbered(copy_bytes);
+    std::vector<std::byte> source = numbered(copy_bytes, 9);  // of the copy before
     std::vector<std::byte> destination(copy_bytes);
     const bool is_in = direction == StagedDirection::to_device;
     const auto copy = [&] {
@@ -547,6 +548,7 @@ struct Trial {
     std::optional<std::uint64_t> hold;
     if (is_held) hold = bench.driver.hold(bench.user);
     std::ranges::fill(destination, std::byte{0x77});
+    source = wanted;
     const StagingResult result = copy();
     const bool has_happened = bench.driver.calls(slot) >= n;
     bench.driver.clear_failures();
@@ -559,6 +561,13 @@ struct Trial {
     if (!has_happened) {
       EXPECT_TRUE(result.is_staged());
     }
+    if (result.kind == Kind::failed) {
+      // The caller may free the source, and later work of the stream comes after the copy.
+      std::ranges::fill(source, std::byte{0x66});
+      EXPECT_EQ(bench.cu.cuMemcpyAsync(bench.snapshot, bench.device, copy_bytes, bench.user),
+                CUDA_SUCCESS);
+      bench.fill(0x42, bench.user);
+    }
     if (hold) {
       bench.driver.resume(*hold);
       const std::vector<std::byte> untouched(copy_bytes, std::byte{0x77});
@@ -567,6 +576,19 @@ struct Trial {
         EXPECT_EQ(destination, untouched) << "somebody may have freed it";
       }
     }
+    bench.synchronize(bench.user);
+    if (result.kind == Kind::failed) {
+      EXPECT_EQ(bench.contents(bench.device, copy_bytes, bench.user),
+                std::vector<std::byte>(copy_bytes, std::byte{0x42}));
+      const std::vector<std::byte> seen = bench.contents(bench.snapshot, copy_bytes, bench.user);
+      std::size_t wrong = 0;
+      for (std::size_t i = 0; i < copy_bytes; ++i) {
+        if (seen[i] != std::byte{0x21} && !(is_in && seen[i] == wanted[i])) ++wrong;
+      }
+      EXPECT_EQ(wrong, 0u) << "bytes are neither the old nor the new ones";
+    }
+    source = wanted;
+    bench.fill(0x21, bench.user);
     bench.synchronize(bench.user);
     EXPECT_TRUE(copy().is_staged());
     bench.synchronize(bench.user);
@@ -621,6 +643,9 @@ TEST(CudaStaging, RecoversItselfWhenTidyingUpFailsToo) {
         const StagingResult result = bench.in(way, source, bench.user);
         EXPECT_EQ(result.kind, Kind::failed);
         bench.driver.clear_failures();
+        bench.fill(0x42, bench.user);
+        EXPECT_EQ(bench.contents(bench.device, copy_bytes, bench.user),
+                  std::vector<std::byte>(copy_bytes, std::byte{0x42}));
         bench.driver.device(0).synchronize();
         const std::vector<std::byte> after = numbered(bytes_after, 2);
         ASSERT_TRUE(bench.in(way, after, bench.user).is_staged());
