@@ -476,10 +476,13 @@ class UnifiedCore final : public LaunchMemory {
   /// that nobody else has. Queries a device only if there is a choice and it would be chosen.
   [[nodiscard]] CopyCosts costs_at(unsigned place,
                                    std::span<const ByteRange> wanted) const noexcept;
-  /// Checked mode: overwrites the bytes of the range that are stale in this memory with poison;
-  /// with `all`, the whole range.
-  [[nodiscard]] Result<void> try_poison(unsigned place, ByteRange range, bool all, StreamRef stream,
+  /// Checked mode: overwrites the bytes of the range that are stale in this memory with poison.
+  [[nodiscard]] Result<void> try_poison(unsigned place, ByteRange range, StreamRef stream,
                                         CallSite site) noexcept;
+  /// Checked mode: overwrites the range with poison, for a lease that discards it and whose use of
+  /// the memory has begun. If it fails, nothing was submitted.
+  [[nodiscard]] Result<void> try_poison_discarded(unsigned place, ByteRange range, StreamRef stream,
+                                                  CallSite site) noexcept;
   /// Checked mode: poisons the range in all places but the one that was written. Does nothing if
   /// another lease overlaps the range, because its holder may still read the previous bytes. The
   /// caller holds no lock.

@@ -134,7 +134,7 @@ Result<void> UnifiedCore::try_ensure(unsigned place, StreamRef stream, CallSite 
     if (is_new) memory.set(std::move(storage));
     memory.parts = memory.parts.with(place);
   }
-  if (is_checked_ && is_new) return try_poison(place, {0, bytes_}, false, stream, site);
+  if (is_checked_ && is_new) return try_poison(place, {0, bytes_}, stream, site);
   return {};
 }
 
@@ -239,12 +239,27 @@ Result<void> UnifiedCore::try_begin_use(unsigned place, StreamRef stream, Access
 
 // --- Checked mode
 
-Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, bool all, StreamRef stream,
+Result<void> UnifiedCore::try_poison_discarded(unsigned place, ByteRange range, StreamRef stream,
+                                               CallSite site) noexcept {
+  if (range.begin == range.end) return {};
+  StorageHandle storage;
+  {
+    const std::lock_guard lock(mutex_);
+    storage = copies_.memory_of(place).storage;
+  }
+  if (!storage) return {};  // spilled
+  Pattern pattern;
+  pattern.bytes[0] = std::byte{poison};
+  return stream.try_fill_bytes(address_for(*storage, stream.device_id()) + range.begin,
+                               range.end - range.begin, pattern, site);
+}
+
+Result<void> UnifiedCore::try_poison(unsigned place, ByteRange range, StreamRef stream,
                                      CallSite site) noexcept try {
   const unsigned memory = copies_[place].memory;
   const PlaceSet sharing = copies_.sharing(place);
   const std::vector<ByteRange> spoilt =
-      ranges_where(range, [&](PlaceSet valid) { return all || (valid & sharing).empty(); });
+      ranges_where(range, [&](PlaceSet valid) { return (valid & sharing).empty(); });
   if (!copies_.memory(memory).storage) return {};  // spilled
   Storage& storage = *copies_.memory(memory).storage;
   for (const ByteRange& one : spoilt) {
@@ -296,7 +311,7 @@ void UnifiedCore::poison_stale(ByteRange range, unsigned written, std::uint32_t 
   }
   for (unsigned place = 0; place < copies_.count(); ++place) {
     if (copies_[place].memory == copies_[written].memory || !copies_.has_copy(place)) continue;
-    static_cast<void>(try_poison(place, range, false, {}, site));
+    static_cast<void>(try_poison(place, range, {}, site));
   }
 }
 

@@ -66,9 +66,9 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
       return fetched.failure();
     }
   }
-  if (is_checked_ && is_write(access)) {
-    const bool all = access == Access::discard;
-    if (Result<void> spoilt = try_poison(*place, range, all, stream, site); !spoilt) {
+  const bool discards = access == Access::discard;
+  if (is_checked_ && is_write(access) && !discards) {
+    if (Result<void> spoilt = try_poison(*place, range, stream, site); !spoilt) {
       return spoilt.failure();
     }
   }
@@ -76,13 +76,24 @@ Result<RawLease> UnifiedCore::try_open_device(std::uint32_t slot, const Wanted& 
   if (Result<void> begun = try_begin_use(*place, stream, access, range, ticket, site); !begun) {
     return begun.failure();
   }
+  {
+    const std::lock_guard lock(mutex_);
+    // Nothing was submitted yet, so the use can still be cancelled.
+    if (is_write(access) && !copies_.make_room()) {
+      copies_.memory_of(*place).storage->uses().cancel(ticket);
+      return no_host_memory("the directory of a unified buffer", site);
+    }
+  }
+  if (is_checked_ && discards) {
+    // Last, because it overwrites bytes that are still up to date, and under the use of the lease.
+    if (Result<void> spoilt = try_poison_discarded(*place, range, stream, site); !spoilt) {
+      const std::lock_guard lock(mutex_);
+      copies_.memory_of(*place).storage->uses().cancel(ticket);
+      return spoilt.failure();
+    }
+  }
   const std::lock_guard lock(mutex_);
   Memory& memory = copies_.memory_of(*place);
-  // Nothing was submitted yet, so the use can still be cancelled.
-  if (is_write(access) && !copies_.make_room()) {
-    memory.storage->uses().cancel(ticket);
-    return no_host_memory("the directory of a unified buffer", site);
-  }
   Slot& lease = leases_[slot];
   lease.set_place(*place);
   lease.ticket = ticket;

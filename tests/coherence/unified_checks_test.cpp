@@ -4,6 +4,8 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,22 +30,80 @@ class UnifiedChecks : public Unified {
   }
 };
 
-TEST_F(UnifiedChecks, WhatADiscardSpoilsIsOnRecordBeforeTheLeaseIs) {
+TEST_F(UnifiedChecks, ALaterWriteWaitsForThePoisonOfADiscard) {
   UnifiedBuffer<int> buffer = make(100, {.checked = true});
   UnifiedView<int> one = buffer.slice(0, 50), other = buffer.slice(50, 50);
   write_on_device(buffer, t, 1);
   Gate gate;
   gate.hold(s);
   DeviceLease<int> lease = one.discard_device(s);
-  // The lease is open, and has no mark yet; what spoilt its bytes has one.
   write_on_device(other, t, 2);
-  const Mark mark = t.mark();
-  EXPECT_FALSE(Device::is_done(mark));
   lease.abandon();
-  write_on_device(one, t, 3);  // behind what spoilt it
+  write_on_device(one, t, 3);  // after the poison
+  EXPECT_FALSE(Device::is_done(t.mark()));
   gate.open();
   EXPECT_EQ(on_device(one, s), std::vector<int>(50, 3));
   EXPECT_EQ(on_device(other, s), std::vector<int>(50, 2));
+}
+
+TEST_F(UnifiedChecks, ADiscardLeaseThatFailsPoisonsNothing) {
+  int failed = 0;
+  for (const char* what : {"fill", "wait", "record", "sync", "query"}) {
+    for (int n = 1; n <= 4; ++n) {
+      SCOPED_TRACE(std::string(what) + " " + std::to_string(n));
+      UnifiedBuffer<int> buffer = make(100, {.checked = true});
+      write_on_device(buffer, t, 1);
+      // The directory gets several entries, and the lease has work to wait for.
+      EXPECT_EQ(buffer.slice(0, 40).read_host()[0], 1);
+      Gate gate;
+      gate.hold(t);
+      write_on_device(buffer.slice(80, 20), t, 1);
+      sim::set_faults(device, std::string(what) + "#" + std::to_string(n) + "=fail");
+      const Result<DeviceLease<int>> lease = buffer.slice(20, 50).try_discard_device(s);
+      sim::set_faults(device, "");
+      gate.open();
+      if (lease) continue;
+      ++failed;
+      EXPECT_EQ(on_device(buffer, s), std::vector<int>(100, 1));
+      EXPECT_EQ(buffer.to_vector(), std::vector<int>(100, 1));
+    }
+  }
+  EXPECT_GT(failed, 1);
+}
+
+TEST_F(UnifiedChecks, ADiscardLeaseThatFailsBesideAnotherThreadPoisonsNothing) {
+  constexpr std::size_t part = 100;
+  constexpr int threads = 3, rounds = 300;
+  UnifiedBuffer<int> buffer = make(part * threads, {.checked = true});
+  write_on_device(buffer, s, 1);
+  sim::set_faults(device, "wait~0.2=fail");
+  std::atomic<int> failed = 0, wrong = 0;
+  std::vector<test::Thread> all;
+  for (std::size_t i = 0; i < threads; ++i) {
+    all.emplace_back([&, i] {
+      const Stream streams[] = {Stream(device), Stream(device)};
+      UnifiedView<int> own = buffer.slice(i * part, part);
+      int expected = 1;
+      for (int round = 0; round < rounds; ++round) {
+        const StreamRef stream = streams[round % 2];
+        if (const Result<DeviceLease<int>> lease = own.try_discard_device(stream)) {
+          expected = 2 + round;
+          stream.fill(lease->data(), part, expected);
+        } else {
+          ++failed;
+        }
+        std::vector<int> seen(part);
+        const Result<DeviceLease<const int>> lease = own.try_read_device(stream);
+        if (!lease || !stream.try_copy(seen.data(), lease->data(), part * sizeof(int))) continue;
+        stream.synchronize();
+        if (seen != std::vector<int>(part, expected)) ++wrong;
+      }
+    });
+  }
+  for (test::Thread& one : all) one.join();
+  sim::set_faults(device, "");
+  EXPECT_GT(failed, 0);
+  EXPECT_EQ(wrong, 0);
 }
 
 TEST_F(UnifiedChecks, FindWhoWroteThroughAPointerOfALeaseThatIsClosed) {
