@@ -97,6 +97,8 @@ class Table::Rows {
             .with("device", cell_.device().spec());
       }
       if (Result<void> fits = check_counted(cell_, rows, site); !fits) return fits;
+      const Result<std::uint64_t> before = cell_.storage()->try_count_writes();
+      if (!before) return before.failure();
       const Result<Mark> filled =
           cell_.dtype() == DType::u32
               ? cell_.try_fill(static_cast<std::uint32_t>(rows), stream, site)
@@ -105,8 +107,9 @@ class Table::Rows {
       const Result<std::uint64_t> writes = cell_.storage()->try_count_writes();
       if (!writes) return writes.failure();
       const std::lock_guard lock(mutex_);
+      // If another thread wrote meanwhile, nobody knows which of the two values is there.
+      known_ = *writes == *before + 1 ? std::optional(rows) : std::nullopt;
       seen_ = *writes;
-      known_ = rows;
       return {};
     }
     const std::lock_guard lock(mutex_);
