@@ -232,21 +232,27 @@ class Packer {
     if (!nulls) return nulls.failure();
     // Without rows no value is exported, so no address is needed.
     const std::size_t first = rows == 0 ? 0 : parts.first, end = first + rows;
-    Result<void> added =
-        *nulls == 0 ? Result<void>() : try_add(piece, 0, parts.validity, bitmap_bytes(end));
+    Result<void> added = *nulls == 0
+                             ? Result<void>()
+                             : try_add(piece, 0, parts.validity, first / 8, bitmap_bytes(end));
     std::int64_t buffers = 2;
     if (added && type.is_variable()) {
       buffers = 3;
       const std::size_t width = size_bytes(type.offset_dtype());
       // A column without texts needs no written offsets.
       if (rows != 0 || has_first_offset(parts.offsets, width)) {
-        added = try_add(piece, 1, parts.offsets, (end + 1) * width);
+        added = try_add(piece, 1, parts.offsets, first * width, (end + 1) * width);
       }
-      if (added) added = try_add(piece, 2, parts.values, rows == 0 ? 0 : parts.values.size_bytes());
+      if (added) {
+        added = try_add(piece, 2, parts.values, 0, rows == 0 ? 0 : parts.values.size_bytes(),
+                        Part::texts);
+      }
       if (is_for_host_ && piece.buffers[1] == nullptr) piece.buffers[1] = &no_offset;
     } else if (added) {
-      const std::size_t bytes = type.is_bits() ? bitmap_bytes(end) : end * size_bytes(type.dtype());
-      added = try_add(piece, 1, parts.values, rows == 0 ? 0 : bytes);
+      const std::size_t width = type.is_bits() ? 0 : size_bytes(type.dtype());
+      const std::size_t begin = type.is_bits() ? first / 8 : first * width;
+      const std::size_t bytes = type.is_bits() ? bitmap_bytes(end) : end * width;
+      added = try_add(piece, 1, parts.values, begin, rows == 0 ? begin : bytes);
     }
     if (!added) return added;
     piece.column = &column;
@@ -355,15 +361,20 @@ class Packer {
         .with_signed("b_id", named->id);
   }
 
+  /// Texts need not be written in full: the offsets say which bytes the consumer reads.
+  enum class Part : std::uint8_t { whole, texts };
+  /// Adds a buffer of which the consumer reads the bytes from `begin` to `end`. Bytes before them
+  /// may never have been written.
   [[nodiscard]] Result<void> try_add(Piece& piece, std::size_t index, const Buffer& buffer,
-                                     std::size_t bytes) {
-    if (bytes == 0 || buffer.size_bytes() == 0) return {};
+                                     std::size_t begin, std::size_t end, Part part = Part::whole) {
+    if (end == begin || buffer.size_bytes() == 0) return {};
     Storage& storage = *buffer.storage();
     const CallSite site = options_.site;
     if (Result<void> placed = try_place(storage); !placed) return placed;
-    if (Result<void> written = storage.check_written(buffer.offset_bytes(), bytes, site);
-        !written) {
-      return written;
+    if (part == Part::whole) {
+      Result<void> written =
+          storage.check_written(buffer.offset_bytes() + begin, end - begin, site);
+      if (!written) return written;
     }
     if (!storage.is_allocated()) {
       if (Result<void> there = storage.try_ensure(options_.stream, site); !there) return there;

@@ -459,34 +459,49 @@ Result<Column> Column::try_copy_to(const Device& device, std::size_t rows, Strea
   ColumnParts parts;
   parts.first = skipped;
   const auto copy_part = [&](const Buffer& from, Buffer& to, DType dtype, std::size_t count,
-                             std::size_t begin, std::size_t bytes) -> Result<void> {
+                             std::size_t to_begin, std::size_t begin,
+                             std::size_t bytes) -> Result<void> {
     Result<Buffer> made = try_new_buffer(device, dtype, count, options);
     if (!made) return made.failure();
     to = *std::move(made);
-    return move_bytes(to, 0, from, begin, bytes, stream, site);
+    return move_bytes(to, to_begin, from, begin, bytes, stream, site);
   };
   Result<void> done;
   if (type_.is_variable()) {
     const std::size_t width = size_bytes(type_.offset_dtype());
-    done = copy_part(parts_.values, parts.values, DType::byte, parts_.values.size_bytes(), 0,
-                     rows == 0 ? 0 : parts_.values.size_bytes());
+    // The offsets say which bytes are texts. The others may never have been written.
+    Result<std::vector<ByteRange>> texts = std::vector<ByteRange>();
+    if (rows != 0 && parts_.values) {
+      texts = parts_.values.storage()->try_written_ranges(parts_.values.offset_bytes(),
+                                                          parts_.values.size_bytes());
+    }
+    if (!texts) return texts.failure();
+    done = copy_part(parts_.values, parts.values, DType::byte, parts_.values.size_bytes(), 0, 0, 0);
+    for (const ByteRange& text : *texts) {
+      if (!done) break;
+      const std::size_t begin = text.begin - parts_.values.offset_bytes();
+      done = move_bytes(parts.values, begin, parts_.values, begin, text.end - text.begin, stream,
+                        site);
+    }
     if (done) {
-      const std::size_t bytes = parts_.offsets ? (end - base + 1) * width : 0;
+      const std::size_t begin = parts_.first * width;
+      const std::size_t bytes = parts_.offsets ? (rows + 1) * width : 0;
       // A column without rows need not have written offsets.
-      const bool is_there = rows != 0 || is_written(parts_.offsets, base * width, bytes);
-      done = copy_part(parts_.offsets, parts.offsets, type_.offset_dtype(), room + 1, base * width,
-                       is_there ? bytes : 0);
+      const bool is_there = rows != 0 || is_written(parts_.offsets, begin, bytes);
+      done = copy_part(parts_.offsets, parts.offsets, type_.offset_dtype(), room + 1,
+                       skipped * width, begin, is_there ? bytes : 0);
     }
   } else if (type_.is_bits()) {
-    done = copy_part(parts_.values, parts.values, DType::byte, bitmap_bytes(room), base / 8,
+    done = copy_part(parts_.values, parts.values, DType::byte, bitmap_bytes(room), 0, base / 8,
                      rows == 0 ? 0 : bitmap_bytes(end) - base / 8);
   } else {
+    // Elements before the column are not copied: they may never have been written.
     const std::size_t width = size_bytes(type_.dtype());
-    done = copy_part(parts_.values, parts.values, type_.dtype(), room, base * width,
-                     rows == 0 ? 0 : (end - base) * width);
+    done = copy_part(parts_.values, parts.values, type_.dtype(), room, skipped * width,
+                     parts_.first * width, rows * width);
   }
   if (done && parts_.validity) {
-    done = copy_part(parts_.validity, parts.validity, DType::byte, bitmap_bytes(room), base / 8,
+    done = copy_part(parts_.validity, parts.validity, DType::byte, bitmap_bytes(room), 0, base / 8,
                      rows == 0 ? 0 : bitmap_bytes(end) - base / 8);
     parts.null_count = parts_.null_count == 0u || rows == capacity_ ? parts_.null_count
                                                                     : std::optional<std::size_t>();

@@ -295,6 +295,29 @@ TEST_P(ArrowOut, ExportsNoUnwrittenTexts) {
   }
 }
 
+TEST_P(ArrowOut, ExportsRowsThatAreWrittenThoughOthersAreNot) {
+  const Table table =
+      Table::allocate(device, Schema({{"n", TypeKind::i32, false}, {"s", TypeKind::utf8, false}}),
+                      16, {.data_bytes = 100});
+  const std::array<std::int32_t, 3> numbers = {1, 2, 3}, offsets = {0, 2, 3};
+  table.column(0)->values().slice(5, 3).copy_from(std::span<const std::int32_t>(numbers));
+  table.column(1)->offsets().slice(5, 3).copy_from(std::span<const std::int32_t>(offsets));
+  table.column(1)->values().slice(0, 3).try_copy_from("abc", 3).value();
+  const Table rows = Table::make(
+      table.schema(), {table.column(0)->slice(5, 2), table.column(1)->slice(5, 2)}, {.rows = 2});
+  ArrowDeviceArray given;
+  const Result<void> exported = try_export_arrow(rows, &given, {.stream = stream});
+  ASSERT_TRUE(exported) << exported.failure().text();
+  EXPECT_EQ(given.array.children[0]->offset, 5);
+  EXPECT_EQ(number(given.array.children[0]->buffers[1]), table.column(0)->values().address());
+  given.array.release(&given.array);
+  // Unwritten rows are not exported.
+  const Table more = Table::make(
+      table.schema(), {table.column(0)->slice(4, 2), table.column(1)->slice(5, 2)}, {.rows = 2});
+  EXPECT_EQ(try_export_arrow(more, &given, {.stream = stream}).failure().code(),
+            ErrorCode::never_written);
+}
+
 TEST_P(ArrowOut, NoRowsAreOnTheDeviceOfTheTable) {
   // A filter that nothing passed, and a table without room: who looks for them on the device finds
   // them there.

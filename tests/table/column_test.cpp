@@ -51,6 +51,18 @@ TEST_P(ColumnOn, HoldsNumbersAndTimes) {
                TypeMismatch);
 }
 
+TEST_P(ColumnOn, ASliceCopiesNoElementsBeforeIt) {
+  const Column whole = Column::allocate(device, TypeKind::i32, 16);
+  const std::array<std::int32_t, 5> values = {1, 2, 3, 4, 5};
+  whole.values().slice(5, 5).copy_from(std::span<const std::int32_t>(values));
+  const Column part = whole.slice(5, 5);
+  const Column copy = part.try_copy_to(device, 5, StreamRef{}).value();
+  EXPECT_EQ(copy.values().to_vector<std::int32_t>(), (std::vector<std::int32_t>{1, 2, 3, 4, 5}));
+  // A copy can be copied again.
+  const Column again = copy.slice(1, 3).try_copy_to(device, 3, StreamRef{}).value();
+  EXPECT_EQ(again.values().to_vector<std::int32_t>(), (std::vector<std::int32_t>{2, 3, 4}));
+}
+
 TEST_P(ColumnOn, KnowsExactlyWhatIsMissing) {
   const std::array<std::uint8_t, 5> valid = {1, 0, 1, 1, 0};
   const Column column = numbers(5, {.valid = valid});

@@ -3,13 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/ladder.hpp"
 #include "support/on_device.hpp"
+#include "support/thread.hpp"
 #include "table/bitmap.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
@@ -127,6 +132,43 @@ TEST_P(TableOn, ReadsTheCountOfRowsOnceUntilItIsWritten) {
   EXPECT_EQ(count.item<std::uint32_t>(), 2u);
   EXPECT_EQ(made.try_set_rows(1).failure().code(), ErrorCode::stream_misuse);
   EXPECT_EQ(made.rows(), 2u);
+}
+
+TEST_P(TableOn, TextsAreCopiedAsFarAsTheyAreWritten) {
+  Table some =
+      Table::allocate(device, Schema({{"t", TypeKind::utf8, false}}), 4, {.data_bytes = 100});
+  const Column texts = *some.column(0);
+  const std::array<std::int32_t, 3> offsets = {0, 2, 3};
+  texts.offsets().slice(0, 3).copy_from(std::span<const std::int32_t>(offsets));
+  texts.values().slice(0, 3).try_copy_from("abc", 3).value();
+  some.set_rows(2, stream);
+  stream.synchronize();
+  const Table copy = some.try_copy_to(device).value();
+  EXPECT_EQ(copy.slice(0, 2).column(0)->to_strings(), (std::vector<std::string>{"ab", "c"}));
+  const Table part = some.slice(1, 1).try_copy_to(device).value();
+  EXPECT_EQ(part.slice(0, 1).column(0)->to_strings(), (std::vector<std::string>{"c"}));
+}
+
+TEST_P(TableOn, ThreadsThatSetTheCountLeaveNoWrongOne) {
+  Table made = table({.row_count = cell<std::uint64_t>(5)});
+  const Stream streams[] = {Stream(device), Stream(device)};
+  for (int round = 0; round < 200; ++round) {
+    std::atomic<bool> is_over = false;
+    std::vector<test::Thread> threads;
+    for (std::uint64_t i = 0; i < 2; ++i) {
+      threads.emplace_back([&, i] {
+        Table own = made;
+        while (!is_over) own.set_rows(1 + i, streams[i]);
+      });
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+    is_over = true;
+    for (test::Thread& one : threads) one.join();
+    const std::optional<std::uint64_t> known = made.rows();
+    ASSERT_EQ(known.value_or(made.row_count().item<std::uint64_t>()),
+              made.row_count().item<std::uint64_t>())
+        << round;
+  }
 }
 
 TEST_P(TableOn, ACountIsNeverCutToTheBitsThatADeviceHas) {
