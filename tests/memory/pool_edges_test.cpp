@@ -44,6 +44,78 @@ TEST(PoolEdges, RemembersARefusalForItsAlignmentOnly) {
   for (const Block& block : {first, *plain, last}) pool.deallocate(block, {});
 }
 
+/// Fills the pool with blocks of many sizes, and frees and trims them all.
+void use_all_of(PoolResource& pool, StreamRef stream) {
+  std::vector<Block> blocks;
+  for (std::size_t i = 0;; ++i) {
+    const Result<Block> block = pool.try_allocate({.bytes = (10 + i % 55) * mib, .stream = stream});
+    if (!block) break;
+    blocks.push_back(*block);
+  }
+  EXPECT_GT(blocks.size(), 10u);
+  for (const Block& block : blocks) pool.deallocate(block, stream);
+  stream.synchronize();
+  pool.trim(0);
+}
+
+TEST(PoolEdges, AnEmptyPoolHasAddressesAndHandlesForEverySize) {
+  if (test::has_few_addresses) GTEST_SKIP() << "the sanitizer leaves too few addresses";
+  for (const std::size_t limit : {std::size_t{0}, 512 * mib}) {
+    SCOPED_TRACE(limit);
+    const Device device = sim::open({.memory_bytes = 512 * mib});
+    const Stream stream(device);
+    PoolResource pool(device, {.limit_bytes = limit});
+    use_all_of(pool, stream);
+    for (const std::size_t size : {64u, 100u, 200u, 300u, 400u, 450u, 480u, 512u, 150u}) {
+      const Result<Block> block = pool.try_allocate({.bytes = size * mib, .stream = stream});
+      ASSERT_TRUE(block) << block.failure().text();
+      stream.fill(static_cast<std::byte*>(block->address), size * mib, std::byte{1});
+      pool.deallocate(*block, stream);
+      stream.synchronize();
+      pool.trim(0);
+      EXPECT_EQ(pool.pool_statistics().held_bytes, 0u);
+    }
+  }
+}
+
+TEST(PoolEdges, SaysThatAddressesAreMissingIfTheDriverKeepsReservations) {
+  if (test::has_few_addresses) GTEST_SKIP() << "the sanitizer leaves too few addresses";
+  const Device device = sim::open({.memory_bytes = 512 * mib});
+  const Stream stream(device);
+  PoolResource pool(device, {.limit_bytes = 512 * mib});
+  std::vector<void*> others;  // leave pieces of 300 MiB at most
+  while (const Result<void*> other = device.try_reserve(300 * mib)) others.push_back(*other);
+  device.try_unreserve(others[2], 300 * mib).value();
+  const Result<Block> block = pool.try_allocate({.bytes = 400 * mib, .stream = stream});
+  ASSERT_FALSE(block);
+  EXPECT_EQ(block.failure().code(), ErrorCode::out_of_memory);
+  EXPECT_EQ(block.failure().number("addresses"), 400 * mib);
+  EXPECT_NE(block.failure().text().find("has no 400.0 MiB of contiguous addresses left"),
+            std::string::npos)
+      << block.failure().text();
+  EXPECT_EQ(pool.pool_statistics().held_bytes, 0u);
+  const Result<Block> smaller = pool.try_allocate({.bytes = 200 * mib, .stream = stream});
+  ASSERT_TRUE(smaller) << smaller.failure().text();
+  pool.deallocate(*smaller, stream);
+}
+
+TEST(PoolEdges, KeepsAReservationThatTheDriverDoesNotTakeBack) {
+  if (test::has_few_addresses) GTEST_SKIP() << "the sanitizer leaves too few addresses";
+  const Device device = sim::open({.memory_bytes = 512 * mib});
+  const Stream stream(device);
+  PoolResource pool(device, {.limit_bytes = 512 * mib});
+  use_all_of(pool, stream);
+  std::vector<void*> others;  // no addresses are left
+  while (const Result<void*> other = device.try_reserve(8 * mib)) others.push_back(*other);
+  sim::set_faults(device, "free#1+=fail");
+  EXPECT_FALSE(pool.try_allocate({.bytes = 500 * mib, .stream = stream}));
+  sim::set_faults(device, "");
+  for (void* other : others) device.try_unreserve(other, 8 * mib).value();
+  const Result<Block> block = pool.try_allocate({.bytes = 500 * mib, .stream = stream});
+  ASSERT_TRUE(block) << block.failure().text();
+  pool.deallocate(*block, stream);
+}
+
 TEST(PoolEdges, GivesAStreamItsOwnFreedMemoryBeforeFailing) {
   const Device device = sim::open({.policy = sim::Policy::lazy, .memory_bytes = 64 * mib});
   const Stream stream(device);

@@ -40,6 +40,18 @@ class FitIndex {
   /// tightest fit would keep a little memory in use everywhere.
   [[nodiscard]] Descriptor* find_lowest(std::uint64_t granules, std::uint64_t alignment,
                                         std::uint64_t below_granules) const noexcept;
+  /// Returns a range for which `matches` returns true, or null. Visits every range.
+  template <class Matches>
+  [[nodiscard]] Descriptor* find_if(Matches matches) const noexcept {
+    for (const auto& octave : lists_) {
+      for (Descriptor* range : octave) {
+        for (; range != nullptr; range = range->next) {
+          if (matches(*range)) return range;
+        }
+      }
+    }
+    return nullptr;
+  }
   [[nodiscard]] bool empty() const noexcept { return octave_bits_ == 0; }
   /// Returns a lower bound for the size of the largest range: the start of its part of the octave.
   /// Returns 0 if the index is empty.

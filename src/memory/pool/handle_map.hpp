@@ -5,16 +5,19 @@
 // for free memory to move asks here where handles begin and end.
 //
 // Regions of addresses are added with the pool's growth lock held; so are handles, to addresses
-// that no free range covers. Lookups need the lock of the ranges only: they never concern addresses
-// that are being changed, and regions are never removed.
+// that no free range covers. Regions are removed with the lock of the ranges held, too. Lookups
+// need only one of the two locks: they never concern addresses that are being changed.
 
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
+#include <utility>
 
 namespace tern::pool {
 
@@ -26,7 +29,8 @@ class HandleMap {
     std::uint64_t last = 0;  // exclusive
     [[nodiscard]] std::uint64_t pages() const noexcept { return last - first; }
   };
-  /// More reservations than any pool needs: the first one has an eighth of the device's memory.
+  /// More reservations than a pool needs: each has at least an eighth of the device's memory, if
+  /// the driver has room.
   static constexpr std::size_t max_regions = 256;
 
   /// Adds a region of addresses. Returns false if the host has no memory or there are max_regions.
@@ -38,6 +42,17 @@ class HandleMap {
     regions_[count] = {first_page, pages, std::move(entries)};
     count_.store(count + 1, std::memory_order_release);
     return true;
+  }
+
+  /// Removes a region without handles.
+  void remove_region(std::uint64_t first_page) noexcept {
+    const std::size_t count = count_.load(std::memory_order_relaxed);
+    const auto end = regions_.begin() + count;
+    const auto found = std::find_if(
+        regions_.begin(), end, [&](const Region& region) { return region.first == first_page; });
+    std::move(found + 1, end, found);
+    end[-1] = {};
+    count_.store(count - 1, std::memory_order_relaxed);
   }
 
   /// Makes the pages one handle. They are in one region.

@@ -59,7 +59,8 @@ Result<void> PageStore::try_reserve(std::uint64_t pages) noexcept {
         regions_.push_back(std::move(region));
         return {};
       }
-      if (wanted == pages) return base.failure();
+      if (wanted == pages)
+        return Failure(base.failure()).with_bytes("addresses", pages * page_bytes);
       wanted = std::max(wanted / 2, pages);
     }
   } catch (const std::bad_alloc&) {
@@ -80,6 +81,23 @@ std::uint64_t PageStore::next_address() const noexcept {
 bool PageStore::begins_reservation(std::uint64_t offset) const noexcept {
   return std::ranges::any_of(
       regions_, [&](const Region& region) { return region.base == address_of(offset); });
+}
+
+bool PageStore::is_reservation(std::uint64_t offset, std::uint64_t granules) const noexcept {
+  return std::ranges::any_of(regions_, [&](const Region& region) {
+    return region.base == address_of(offset) && region.used * page_granules == granules;
+  });
+}
+
+Result<void> PageStore::try_unreserve(std::uint64_t offset) noexcept {
+  const Region& region = region_of(offset);
+  ++driver_calls_;
+  return device_.try_unreserve(region.base, region.pages * page_bytes);
+}
+
+void PageStore::forget_reservation(std::uint64_t offset) noexcept {
+  std::erase_if(regions_, [&](const Region& region) { return region.base == address_of(offset); });
+  handles_->remove_region(offset / page_granules);
 }
 
 // Uses the last region; if it is too small, reserves another region and tries once more.
@@ -125,6 +143,15 @@ PageStore::Region& PageStore::region_of(std::uint64_t offset) noexcept {
 
 // --- Pages
 
+bool PageStore::try_reserve_handle() noexcept try {
+  if (unmapped_.capacity() <= handle_count_) {
+    unmapped_.reserve(std::max<std::size_t>(2 * handle_count_, 64));
+  }
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
 Result<void> PageStore::try_have_unmapped(std::uint64_t pages,
                                           std::uint64_t max_handle_pages) noexcept {
   const std::uint64_t before = unmapped_pages_;
@@ -138,22 +165,23 @@ Result<void> PageStore::try_have_unmapped(std::uint64_t pages,
         .with_bytes("total", total)
         .with("pages", pages);
   }
-  try {
-    // Reserve room for all handles, so that unback() never allocates.
-    const std::uint64_t more = (pages - before + max_handle_pages - 1) / max_handle_pages;
-    const std::uint64_t most = handle_count_ + more;
-    if (unmapped_.capacity() < most) unmapped_.reserve(std::max(most, 2 * unmapped_.capacity()));
-  } catch (const std::bad_alloc&) {
-    return no_host_memory(pages * sizeof(Unmapped), "the records of pages");
-  }
+  const auto fail = [&](const Failure& failure) {
+    if (unmapped_pages_ > before) release_unmapped(unmapped_pages_ - before);
+    return Result<void>(failure);
+  };
   while (unmapped_pages_ < pages) {
     const std::uint64_t count = std::min(pages - unmapped_pages_, max_handle_pages);
+    if (!try_reserve_handle()) {
+      return fail(no_host_memory(2 * handle_count_ * sizeof(Unmapped), "the records of pages"));
+    }
     ++driver_calls_;
     const Result<NativePages> made = device_.try_create_pages(count * page_bytes);
-    if (!made) {
-      if (unmapped_pages_ > before) release_unmapped(unmapped_pages_ - before);
-      return made.failure();
+    if (!made && made.failure().code() == ErrorCode::out_of_memory && count > 1) {
+      // The free memory of the device may be in pieces that are smaller than the handle.
+      max_handle_pages = count / 2;
+      continue;
     }
+    if (!made) return fail(made.failure());
     unmapped_.push_back({*made, count});
     unmapped_pages_ += count;
     ++handle_count_;

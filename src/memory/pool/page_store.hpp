@@ -53,11 +53,18 @@ class PageStore {
   /// Returns whether a reservation begins at `offset`. Two reservations may be adjacent, but one
   /// mapping must not span both.
   [[nodiscard]] bool begins_reservation(std::uint64_t offset) const noexcept;
+  /// Returns whether the range is all that was used of a reservation.
+  [[nodiscard]] bool is_reservation(std::uint64_t offset, std::uint64_t granules) const noexcept;
+  /// Returns a reservation without memory to the driver. If it succeeds, the caller takes the lock
+  /// of the ranges, too, and calls forget_reservation().
+  [[nodiscard]] Result<void> try_unreserve(std::uint64_t offset) noexcept;
+  void forget_reservation(std::uint64_t offset) noexcept;
   /// Makes the last `pages` of the newest addresses available again. They were never used.
   void give_back_addresses(std::uint64_t offset, std::uint64_t pages) noexcept;
 
-  /// Creates handles of at most `max_handle_pages` until at least `pages` are unmapped. On failure,
-  /// releases the handles it has created.
+  /// Creates handles of at most `max_handle_pages` until at least `pages` are unmapped. If the
+  /// device has no memory for a handle, tries smaller ones. On failure, releases the handles it has
+  /// created.
   [[nodiscard]] Result<void> try_have_unmapped(std::uint64_t pages,
                                                std::uint64_t max_handle_pages = 1) noexcept;
   /// Returns how many pages try_back() maps if at least `pages` are wanted: those of whole handles.
@@ -115,6 +122,9 @@ class PageStore {
     std::uint64_t pages = 0;
   };
   [[nodiscard]] Result<void> try_reserve(std::uint64_t pages) noexcept;
+  /// Reserves a record for one more handle, so that unback() never allocates. Returns false if the
+  /// host has no memory.
+  [[nodiscard]] bool try_reserve_handle() noexcept;
   [[nodiscard]] Region& region_of(std::uint64_t offset) noexcept;
   [[nodiscard]] std::uint64_t pages_of(const Region& region, std::uint64_t page) const noexcept {
     return handles_->of(reinterpret_cast<std::uintptr_t>(region.base) / page_bytes + page).pages();

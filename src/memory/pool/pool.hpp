@@ -213,6 +213,9 @@ class Pool {
   [[nodiscard]] Result<Descriptor*> try_add_addresses(std::uint64_t pages) noexcept;
   [[nodiscard]] Result<Descriptor*> try_take_addresses(std::uint64_t pages,
                                                        std::uint64_t alignment) noexcept;
+  /// Returns the reservations that have no memory to the driver, so that it has room for a larger
+  /// one. Returns whether there was one. Call with the growth lock held.
+  bool return_unused_reservations() noexcept;
   /// Frees addresses that could not be backed with pages. If pages are stuck there, the addresses
   /// are never used again.
   void give_up_addresses(Descriptor& range) noexcept;

@@ -178,8 +178,33 @@ Result<Descriptor*> Pool::try_take_addresses(std::uint64_t pages,
     taken = take();
     if (!taken || *taken != nullptr) return taken;
   }
-  if (Result<void> added = add(most); !added) return added.failure();
+  Result<void> added = add(most);
+  if (!added && return_unused_reservations()) added = add(most);
+  if (!added) return added.failure();
   return take();
+}
+
+bool Pool::return_unused_reservations() noexcept {
+  bool has_returned = false;
+  while (true) {
+    Descriptor* unused = nullptr;
+    {
+      const std::lock_guard lock(ranges_mutex_);
+      unused = ranges_.take_unbacked_alone([&](std::uint64_t offset, std::uint64_t granules) {
+        return pages_->is_reservation(offset, granules);
+      });
+    }
+    if (unused == nullptr) return has_returned;
+    const Result<void> returned = pages_->try_unreserve(unused->offset);
+    const std::lock_guard lock(ranges_mutex_);
+    if (!returned) {
+      ranges_.put_unbacked(*unused);
+      return has_returned;
+    }
+    pages_->forget_reservation(unused->offset);
+    ranges_.drop(*unused);
+    has_returned = true;
+  }
 }
 
 void Pool::give_up_addresses(Descriptor& range) noexcept {

@@ -137,6 +137,11 @@ Failure Pool::refusal(const Search& search) noexcept {
     text =
         "a pool on '{device}' cannot allocate {requested}: the stream has not freed enough itself, "
         "and the request allows no other memory.";
+  } else if (search.reason && search.reason->number("addresses")) {
+    text =
+        "a pool on '{device}' cannot allocate {requested}: it holds {held}, and the driver has no "
+        "{addresses} of contiguous addresses left, although {free} of {total} are free. Free "
+        "something, or ask for less.";
   } else if (now.limit_bytes == 0) {
     text =
         "a pool on '{device}' cannot allocate {requested}: it holds {held}, of which {live} are in "
@@ -181,6 +186,9 @@ Failure Pool::refusal(const Search& search) noexcept {
   if (!search.reason) return refused;
   // Report the driver's code and call, as in the driver's own failure.
   if (const auto code = search.reason->number("code")) refused.with("code", *code);
+  if (const auto missing = search.reason->number("addresses")) {
+    refused.with_bytes("addresses", *missing);
+  }
   if (const auto call = search.reason->string("call")) refused.with("call", *call);
   return refused;
 }

@@ -82,6 +82,19 @@ class Ranges {
                              std::uint64_t alignment) noexcept;
   /// Takes addresses without memory. The search is thorough.
   [[nodiscard]] Descriptor* take_unbacked(std::uint64_t granules, std::uint64_t alignment) noexcept;
+  /// Takes addresses without memory and without neighbours for which is_wanted(offset, granules)
+  /// returns true. Returns null if there are none.
+  template <class IsWanted>
+  [[nodiscard]] Descriptor* take_unbacked_alone(IsWanted is_wanted) noexcept {
+    Descriptor* const found = unbacked_.find_if([&](const Descriptor& range) {
+      return range.before == nullptr && range.after == nullptr &&
+             is_wanted(range.offset, range.size);
+    });
+    if (found == nullptr) return nullptr;
+    unbacked_.remove(*found);
+    found->state = State::held;
+    return found;
+  }
   /// Takes contiguous whole handles from an available range, small ranges first: as many as have
   /// `pages` together, or all of the range. Returns null if there are none.
   [[nodiscard]] Descriptor* take_handles(std::uint64_t pages) noexcept;
