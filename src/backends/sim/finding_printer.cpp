@@ -11,9 +11,13 @@ namespace {
 /// After this many lines, a final message says that further findings are not printed.
 constexpr std::size_t max_reports = 100;
 
-/// The key of a finding: the code and the line, or the whole text if the line is unknown.
+/// The key of a finding: the code and the line. If the line is unknown, the code and the text
+/// without its first line, because the step in that line is new each time.
 std::string key_of(const Finding& finding) {
-  if (!finding.site.is_known()) return finding.text();
+  if (!finding.site.is_known()) {
+    const std::string text = finding.text();
+    return fmt::format("{} {}", code_text(finding.code), text.substr(text.find('\n') + 1));
+  }
   return fmt::format("{} {}:{} {}", code_text(finding.code), finding.site.file, finding.site.line,
                      finding.context);
 }

@@ -54,6 +54,26 @@ TEST(FindingPrinter, ALineThatIsWrongIsReportedOnce) {
   EXPECT_EQ(count_of(printed_by({.mode = sim::Mode::collect}, 10), "TERN-S101"), 1u);
 }
 
+TEST(FindingPrinter, AFindingWithoutALineIsReportedOnce) {
+  constexpr std::size_t pages = 8;
+  constexpr std::size_t page = 2 * mib;
+  const Device device = sim::open({.memory_bytes = 64 * mib});
+  auto* const base = static_cast<std::byte*>(device.try_reserve(pages * page).value());
+  for (std::size_t i = 0; i < pages; ++i) {
+    const NativePages handle = device.try_create_pages(page).value();
+    device.try_map(base + i * page, handle).value();
+  }
+  device.try_set_access(base, pages * page, PageAccess::read_write).value();
+  const Stream stream(device);
+  device.note_suballocate(Suballocation{base, pages * page, 1}, {}, CallSite::here());
+  stream.fill(base, pages * page, std::byte{1});
+  testing::internal::CaptureStderr();
+  for (std::size_t i = 0; i < pages; ++i)
+    static_cast<void>(device.try_unmap(base + i * page, page));
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(count_of(text, "TERN-S102"), 1u) << text;
+}
+
 TEST(FindingPrinter, TestsThatPlantMistakesCanSilenceIt) {
   EXPECT_EQ(printed_by({.print_findings = false}), "");
 }
