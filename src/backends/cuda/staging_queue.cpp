@@ -177,13 +177,14 @@ StagingFailure StagingQueue::submit(Job& job, const std::vector<Lane*>& lanes,
     return {"cuEventRecord", result};
   }
   for (Lane* lane : lanes) {
+    // Before the wait: from then on the lane is as late as the stream, even if the copy fails.
+    lane->owner = stream;
     const CUresult result = driver_.cuStreamWaitEvent(lane->stream(), start_, 0);
     if (result != CUDA_SUCCESS) return {"cuStreamWaitEvent", result};
   }
   const bool is_to_device = job.chunks.direction() == StagedDirection::to_device;
   for (std::size_t chunk = 0; chunk < job.chunks.count(); ++chunk) {
     Lane& lane = *lanes[chunk % lanes.size()];
-    lane.owner = stream;
     job.is_begun = true;
     std::byte* slot = lane.slot(0).memory;
     if (!is_to_device) {

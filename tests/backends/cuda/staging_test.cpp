@@ -661,6 +661,33 @@ TEST(CudaStaging, RecoversItselfWhenTidyingUpFailsToo) {
   }
 }
 
+TEST(CudaStaging, AFailedCopyOfAHeldStreamDelaysNoOtherStream) {
+  for (const char* slot : {"cuStreamWaitEvent", "cuLaunchHostFunc"}) {
+    for (std::uint64_t n = 1; n <= 3; ++n) {
+      SCOPED_TRACE(slot + std::string(" call ") + std::to_string(n));
+      Bench bench;
+      const CUstream held = bench.stream();
+      const CUdeviceptr elsewhere = bench.memory(copy_bytes);
+      const std::vector<std::byte> source = numbered(copy_bytes);
+      ASSERT_TRUE(bench.in(Way::queued, source, bench.user).is_staged());
+      bench.synchronize(bench.user);
+      const std::uint64_t hold = bench.driver.hold(held);
+      bench.driver.clear_failures();
+      bench.driver.fail_call(slot, n, CUDA_ERROR_UNKNOWN);
+      const StagingResult failed =
+          bench.staging->enqueue(StagedCopy::to_device(elsewhere, source.data(), copy_bytes), held);
+      EXPECT_EQ(failed.kind, Kind::failed);
+      bench.driver.clear_failures();
+      const std::vector<std::byte> next = numbered(copy_bytes, 2);
+      ASSERT_TRUE(bench.in(Way::queued, next, bench.user).is_staged());
+      bench.synchronize(bench.user);
+      bench.driver.resume(hold);
+      bench.synchronize(held);
+      EXPECT_EQ(bench.contents(bench.device, copy_bytes, bench.user), next);
+    }
+  }
+}
+
 // Host functions are not called any more then, so nothing may depend on them.
 TEST(CudaStaging, EndsOnADeviceThatIsLost) {
   Bench bench;
