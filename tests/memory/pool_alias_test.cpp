@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "support/fake_backend.hpp"
+#include "support/gate.hpp"
 #include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
@@ -138,6 +140,72 @@ TEST_F(PoolAlias, TrimReturnsItsMemory) {
   EXPECT_EQ(pool.pool_statistics().aliases, 0u);
   EXPECT_EQ(pool.pool_statistics().held_bytes, 0u);
   EXPECT_EQ(device.memory().free_bytes, device.memory().total_bytes);
+}
+
+TEST_F(PoolAlias, TrimReleasesNoHandleWhoseAliasHasJustEnded) {
+  const test::FakeDevice fake;
+  const Stream user(fake.device), keeper(fake.device);
+  PoolResource pool(fake.device, {.auto_trim = false});
+  std::vector<Block> blocks, kept;
+  for (int i = 0; i < 20; ++i) {
+    blocks.push_back(pool.allocate({.bytes = 24 * mib, .stream = keeper}));
+  }
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (i % 2 == 0) {
+      pool.deallocate(blocks[i], keeper);
+    } else {
+      kept.push_back(blocks[i]);
+    }
+  }
+  keeper.synchronize();
+  // An alias in use, and a later one that is idle. All other handles are in use.
+  const Block large = pool.allocate({.bytes = 140 * mib, .stream = user});
+  pool.deallocate(pool.allocate({.bytes = 90 * mib, .stream = keeper}), keeper);
+  keeper.synchronize();
+  pool.poll();
+  ASSERT_EQ(pool.pool_statistics().aliases, 2u);
+  for (int i = 0; i < 4; ++i) kept.push_back(pool.allocate({.bytes = 24 * mib, .stream = keeper}));
+  test::Gate gate;
+  gate.hold(user);
+  pool.deallocate(large, user);
+  const std::size_t held = pool.pool_statistics().held_bytes;
+  // While trim() drops the idle alias, the use of the other one ends.
+  fake.ledger->run_after(test::Call::unmap, [&] {
+    gate.open();
+    user.synchronize();
+    pool.poll();
+  });
+  pool.trim(held - 24 * mib);
+  if (pool.pool_statistics().held_bytes < held) {
+    EXPECT_EQ(pool.pool_statistics().aliases, 0u);
+  }
+  gate.open();
+  for (const Block& block : kept) pool.deallocate(block, keeper);
+  fake.device.synchronize();
+  pool.trim(0);
+  EXPECT_EQ(pool.pool_statistics().held_bytes, 0u);
+  EXPECT_EQ(pool.pool_statistics().aliases, 0u);
+}
+
+TEST_F(PoolAlias, LosesNothingIfTheDriverCannotUndo) {
+  for (const char* plan :
+       {"map#4=fail, free#1=fail", "map#4=oom, free#2=fail", "map#5=fail, free#1+=fail"}) {
+    SCOPED_TRACE(plan);
+    {
+      PoolResource pool(device, {.auto_trim = false});
+      std::vector<Block> kept = make_holes(pool, 40);
+      sim::set_faults(device, plan);
+      const Result<Block> large = pool.try_allocate({.bytes = 140 * mib, .stream = stream});
+      sim::set_faults(device, "");
+      if (large) pool.deallocate(*large, stream);
+      give(pool, kept);
+      stream.synchronize();
+      pool.trim(0);
+      EXPECT_EQ(pool.pool_statistics().held_bytes, 0u);
+      EXPECT_EQ(device.memory().free_bytes, 2 * gib);
+    }
+    EXPECT_TRUE(sim::leaks(device).empty());
+  }
 }
 
 TEST_F(PoolAlias, ADestroyedPoolReturnsEverything) {

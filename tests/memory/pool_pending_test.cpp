@@ -200,6 +200,27 @@ TEST_F(PoolUnseen, ReportAllPassedFreesInOneQuery) {
   for (const Block& block : between) pool.deallocate(block, {});
 }
 
+TEST_F(PoolUnseen, ARangeThatAStreamHasPassedIsNotJoinedWithALaterOne) {
+  const Stream stream(device);
+  const Block first = pool.allocate({.bytes = 14 * mib, .stream = stream});
+  const Block second = pool.allocate({.bytes = 14 * mib, .stream = stream});
+  ASSERT_EQ(static_cast<std::byte*>(first.address) + first.bytes, second.address);
+  const auto free_behind = [&](const Block& block) {
+    const std::uint64_t hold = sim::hold(stream);
+    pool.deallocate(block, stream);
+    static_cast<void>(stream.mark());
+    pool.trim(SIZE_MAX);  // takes it out of the cache
+    return hold;
+  };
+  const std::uint64_t first_hold = free_behind(first);
+  ASSERT_EQ(pool.pool_statistics().in_flight_bytes, first.bytes);
+  sim::resume(device, first_hold);
+  stream.synchronize();
+  const std::uint64_t second_hold = free_behind(second);
+  EXPECT_EQ(pool.pool_statistics().in_flight_bytes, second.bytes);
+  sim::resume(device, second_hold);
+}
+
 TEST_F(PoolUnseen, AreNotQueriedAfterAHostWait) {
   std::vector<Stream> streams;
   for (int i = 0; i < 4; ++i) streams.emplace_back(device);

@@ -205,7 +205,9 @@ class FakeBackend final : public Backend {
   }
   Result<void> unmap(void* address, std::size_t bytes) noexcept override {
     if (const auto failure = ledger_->enter(Call::unmap)) return *failure;
-    return host_->unmap(address, bytes);
+    Result<void> done = host_->unmap(address, bytes);
+    if (done) ledger_->leave(Call::unmap);
+    return done;
   }
   Result<void> set_access(void* address, std::size_t bytes, PageAccess access) noexcept override {
     if (const auto failure = ledger_->enter(Call::set_access)) return *failure;

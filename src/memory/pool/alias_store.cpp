@@ -8,8 +8,12 @@
 namespace tern::pool {
 
 AliasStore::~AliasStore() {
+  // A call may fail once and succeed when it is repeated.
+  constexpr int max_attempts = 3;
   for_each([this](Alias& one) {
-    static_cast<void>(pages_.try_unmap_again(one.offset, one.all_homes(), one.unmapped_pages));
+    for (int attempt = 0; attempt < max_attempts; ++attempt) {
+      if (pages_.try_unmap_again(one.offset, one.all_homes(), one.unmapped_pages)) return;
+    }
   });
 }
 
@@ -60,7 +64,7 @@ Result<void> AliasStore::try_drop(Alias& alias) noexcept {
 }
 
 Result<void> AliasStore::try_drop_idle() noexcept {
-  Result<void> result;
+  Result<void> result = pages_.try_unmap_remnants();
   for_each([&](Alias& one) {
     if (result && one.is_idle()) result = try_drop(one);
   });

@@ -28,7 +28,7 @@ enum class State : std::uint8_t {
   in_flight,  // freed, but the stream may still use it
   available,  // free; every stream may get it
   unbacked,   // addresses without memory
-  stuck,      // the driver failed to unmap the pages: never used again
+  stuck,      // the driver failed to unmap the pages, which is tried again later
 };
 
 /// Aligned, so that streams that write to their own blocks share no cache line. Everything that a

@@ -11,19 +11,31 @@
 namespace tern::pool {
 
 PageStore::~PageStore() {
+  // A call may fail once and succeed when it is repeated.
+  const auto repeat = [](auto call) {
+    constexpr int max_attempts = 3;
+    for (int attempt = 0; attempt < max_attempts && !call(); ++attempt) {
+    }
+  };
+  repeat([&] { return static_cast<bool>(try_unmap_remnants()); });
   for (Region& region : regions_) {
     for (std::uint64_t page = 0; page < region.used; ++page) {
       const NativePages handle = region.mapped[page];
       if (handle.value == 0) continue;
+      std::byte* const address = region.base + page * page_bytes;
       const std::size_t bytes = pages_of(region, page) * page_bytes;
-      poisoning_.unpoison(region.base + page * page_bytes, bytes);
-      static_cast<void>(device_.try_unmap(region.base + page * page_bytes, bytes));
-      static_cast<void>(device_.try_release_pages(handle));
+      poisoning_.unpoison(address, bytes);
+      repeat([&] { return static_cast<bool>(device_.try_unmap(address, bytes)); });
+      repeat([&] { return static_cast<bool>(device_.try_release_pages(handle)); });
     }
   }
-  for (const Unmapped& one : unmapped_) static_cast<void>(device_.try_release_pages(one.handle));
-  for (Region& region : regions_) {
-    static_cast<void>(device_.try_unreserve(region.base, region.pages * page_bytes));
+  for (const Unmapped& one : unmapped_) {
+    repeat([&] { return static_cast<bool>(device_.try_release_pages(one.handle)); });
+  }
+  for (const Region& region : regions_) {
+    repeat([&] {
+      return static_cast<bool>(device_.try_unreserve(region.base, region.pages * page_bytes));
+    });
   }
 }
 
@@ -249,6 +261,20 @@ PageStore::Unbacked PageStore::unback(std::uint64_t offset, std::uint64_t pages)
   return {pages, {}};
 }
 
+void PageStore::unback_mapped(std::uint64_t offset, std::uint64_t pages) noexcept {
+  Region& region = region_of(offset);
+  const auto first = static_cast<std::uint64_t>(address_of(offset) - region.base) / page_bytes;
+  for (std::uint64_t page = 0; page < pages;) {
+    if (region.mapped[first + page].value == 0) {
+      ++page;
+      continue;
+    }
+    const std::uint64_t count = pages_of(region, first + page);
+    if (!unback(offset + page * page_granules, count).result) return;
+    page += count;
+  }
+}
+
 // --- Second mappings
 
 std::uint64_t PageStore::count_pages(std::span<const Run> runs) noexcept {
@@ -259,21 +285,27 @@ std::uint64_t PageStore::count_pages(std::span<const Run> runs) noexcept {
 
 Result<std::uint64_t> PageStore::try_map_again(std::span<const Run> runs) noexcept {
   const std::uint64_t pages = count_pages(runs);
+  // Prepared here, because the undoing must not allocate.
+  Remnant remnant{.pages = pages};
+  try {
+    for (std::uint64_t page = 0; page < pages; page += remnant.mapped.back()) {
+      remnant.mapped.push_back(handle_at(runs, page).pages());
+    }
+    remnants_.reserve(remnants_.size() + 1);
+  } catch (const std::bad_alloc&) {
+    return no_host_memory(sizeof(Remnant), "the records of pages");
+  }
   ++driver_calls_;
   const Result<void*> base = device_.try_reserve(pages * page_bytes);
   if (!base) return base.failure();
   auto* const address = static_cast<std::byte*>(*base);
   const auto offset = reinterpret_cast<std::uintptr_t>(*base) / granule_bytes;
   std::uint64_t done = 0;
+  std::size_t mapped_handles = 0;
   const auto undo = [&](const Failure& failure) {
-    for (std::uint64_t begin = 0; begin < done;) {
-      const std::uint64_t count = handle_at(runs, begin).pages();
-      ++driver_calls_;
-      if (!device_.try_unmap(address + begin * page_bytes, count * page_bytes)) return failure;
-      begin += count;
-    }
-    ++driver_calls_;
-    static_cast<void>(device_.try_unreserve(*base, pages * page_bytes));
+    remnant.base = address;
+    remnant.mapped.resize(mapped_handles);
+    if (!try_unmap(remnant)) remnants_.push_back(std::move(remnant));
     return failure;
   };
   while (done < pages) {
@@ -287,6 +319,7 @@ Result<std::uint64_t> PageStore::try_map_again(std::span<const Run> runs) noexce
       return undo(mapped.failure());
     }
     done += handle.pages();
+    ++mapped_handles;
   }
   ++driver_calls_;
   if (Result<void> opened =
@@ -295,6 +328,30 @@ Result<std::uint64_t> PageStore::try_map_again(std::span<const Run> runs) noexce
     return undo(opened.failure());
   }
   return offset;
+}
+
+Result<void> PageStore::try_unmap(Remnant& remnant) noexcept {
+  while (!remnant.mapped.empty()) {
+    std::uint64_t before = 0;
+    for (std::size_t i = 0; i + 1 < remnant.mapped.size(); ++i) before += remnant.mapped[i];
+    ++driver_calls_;
+    if (Result<void> unmapped = device_.try_unmap(remnant.base + before * page_bytes,
+                                                  remnant.mapped.back() * page_bytes);
+        !unmapped) {
+      return unmapped;
+    }
+    remnant.mapped.pop_back();
+  }
+  ++driver_calls_;
+  return device_.try_unreserve(remnant.base, remnant.pages * page_bytes);
+}
+
+Result<void> PageStore::try_unmap_remnants() noexcept {
+  while (!remnants_.empty()) {
+    if (Result<void> gone = try_unmap(remnants_.back()); !gone) return gone;
+    remnants_.pop_back();
+  }
+  return {};
 }
 
 Result<void> PageStore::try_unmap_again(std::uint64_t offset, std::span<const Run> runs,

@@ -81,6 +81,8 @@ class PageStore {
     Result<void> result = {};
   };
   [[nodiscard]] Unbacked unback(std::uint64_t offset, std::uint64_t pages) noexcept;
+  /// Unmaps the handles that are mapped in the range, until the driver fails.
+  void unback_mapped(std::uint64_t offset, std::uint64_t pages) noexcept;
   /// Releases unmapped handles to the driver, the newest first, until at least `pages` are
   /// released. Returns the number of pages released.
   std::uint64_t release_unmapped(std::uint64_t pages) noexcept;
@@ -93,8 +95,9 @@ class PageStore {
   [[nodiscard]] static std::uint64_t count_pages(std::span<const Run> runs) noexcept;
   /// Maps the handles of the runs a second time, side by side, to addresses reserved for this.
   /// Returns the granule offset. On failure nothing is mapped or reserved, unless the driver cannot
-  /// even unmap; then the addresses stay reserved and are never used.
+  /// even unmap; then try_unmap_remnants() tries it again.
   [[nodiscard]] Result<std::uint64_t> try_map_again(std::span<const Run> runs) noexcept;
+  [[nodiscard]] Result<void> try_unmap_remnants() noexcept;
   /// Ends such a mapping, from page `unmapped_pages` on, and counts that number up. If it fails, it
   /// can be called again.
   [[nodiscard]] Result<void> try_unmap_again(std::uint64_t offset, std::span<const Run> runs,
@@ -121,6 +124,13 @@ class PageStore {
     NativePages handle = {};
     std::uint64_t pages = 0;
   };
+  /// A second mapping that failed and could not be undone.
+  struct Remnant {
+    std::byte* base = nullptr;
+    std::uint64_t pages = 0;
+    std::vector<std::uint64_t> mapped = {};  // pages of the handles that are still mapped, in order
+  };
+  [[nodiscard]] Result<void> try_unmap(Remnant& remnant) noexcept;
   [[nodiscard]] Result<void> try_reserve(std::uint64_t pages) noexcept;
   /// Reserves a record for one more handle, so that unback() never allocates. Returns false if the
   /// host has no memory.
@@ -143,6 +153,7 @@ class PageStore {
   std::vector<Region> regions_;
   const std::unique_ptr<HandleMap> handles_;
   std::vector<Unmapped> unmapped_;  // has capacity for every handle
+  std::vector<Remnant> remnants_;
   std::uint64_t unmapped_pages_ = 0;
   std::uint64_t handle_count_ = 0;
   std::uint64_t held_pages_ = 0;

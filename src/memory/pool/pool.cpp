@@ -213,6 +213,10 @@ Descriptor* Pool::find(Search& search) noexcept {
     }
   }
   const bool is_recycled = search.request.only_recycled;
+  if (is_over_limit()) {
+    poll(SIZE_MAX);
+    if (exceeds_limit(search.granules)) return nullptr;
+  }
   // If memory is short, prefer ranges that streams have passed: available ranges can be joined.
   if (is_tight_.load(std::memory_order_relaxed) && !is_recycled) {
     poll(max_questions_per_request);
@@ -415,9 +419,27 @@ Descriptor* Pool::reclaim(Search& search) noexcept {
       const std::size_t bytes = search.granules * granule_bytes;
       const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
       if (limit == 0 || bytes <= limit) release_free(limit == 0 ? 0 : limit - bytes, 0);
+      Descriptor* range = grow(search);
+      if (range != nullptr || search.failure || !search.reason) return range;
+      // The driver may have room for the segment once it has all other free ones back.
+      if (release_free(0, 0) == 0) return nullptr;
     }
     return grow(search);
   };
+  // While other threads allocate and free, memory may be free at no moment of one round, although
+  // little is live. So rounds are repeated as long as something happens.
+  constexpr int max_rounds = 100;
+  for (int round = 0; round < max_rounds; ++round) {
+    const std::uint64_t before = activity();
+    if (Descriptor* range = reclaim_once(search, again)) return range;
+    if (search.failure || search.request.wait == Wait::never) return nullptr;
+    if (activity() == before || is_too_much(search)) return nullptr;
+  }
+  return nullptr;
+}
+
+template <class Again>
+Descriptor* Pool::reclaim_once(Search& search, Again again) noexcept {
   flush_caches();
   poll(SIZE_MAX);
   if (Descriptor* range = again()) return range;
@@ -436,6 +458,22 @@ Descriptor* Pool::reclaim(Search& search) noexcept {
     found = again();
   });
   return found;
+}
+
+bool Pool::is_too_much(const Search& search) noexcept {
+  const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
+  const std::uint64_t most = limit != 0 ? limit : device_.info().total_bytes;
+  const std::uint64_t bytes = search.granules * granule_bytes;
+  return most != 0 && live_bytes() + bytes > most;
+}
+
+std::uint64_t Pool::activity() noexcept {
+  std::uint64_t sum = 0;
+  for_each_cache([&](StreamCache& cache) {
+    const std::lock_guard lock(cache.lock);
+    sum += cache.counts.allocations + cache.counts.frees;
+  });
+  return sum;
 }
 
 // --- Freeing
@@ -552,6 +590,7 @@ void Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_use, const
 void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcept {
   if (!stream) {
     put_all_available(list);
+    return_excess();
     trim_if_idle();
     return;
   }
@@ -593,6 +632,8 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
     // Ranges that streams have passed are joined with their neighbours, so that large blocks fit.
     poll(max_questions_per_request);
     trim_if_idle();
+  } else if (is_over_limit()) {
+    poll(max_questions_per_request);
   }
 }
 
@@ -727,6 +768,7 @@ std::size_t Pool::poll(std::size_t max_questions) noexcept {
   std::size_t settled = settle_seen();
   std::size_t left = max_questions;
   for_each_cache([&](StreamCache& cache) { settled += ask(cache, left); });
+  return_excess();
   return settled;
 }
 
@@ -747,7 +789,9 @@ void Pool::note_change() noexcept {
   const bool contended = is_contended();
   CacheBounds bounds{std::clamp(most / class_share, tight_bounds.class_bytes, max_class_bytes),
                      larger, contended ? larger : 0};
-  if (is_tight) {
+  if (is_over_limit()) {
+    bounds = {0, 0, 0};  // memory that is freed is returned
+  } else if (is_tight) {
     bounds = tight_bounds;
   } else if (limit == 0 && !contended && held >= min_bounded_pool) {
     const std::size_t each = held / std::max<std::size_t>(stream_count(), 1);

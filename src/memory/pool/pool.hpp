@@ -123,9 +123,14 @@ class Pool {
     /// Why a source failed; added to the error if all sources fail.
     std::optional<Failure> reason = {};
 
-    /// Records the failure of a source. If the device is lost, all other sources would fail, too.
+    /// Records the failure of a source. If the device is lost, all other sources would fail, too. A
+    /// lack of addresses is kept: with them, the free memory would have sufficed.
     void fail_for(const Failure& why) noexcept {
-      (why.code() == ErrorCode::device_lost ? failure : reason) = why;
+      if (why.code() == ErrorCode::device_lost) {
+        failure = why;
+      } else if (!reason || !reason->number("addresses")) {
+        reason = why;
+      }
     }
   };
   /// How long a search for a fitting range may take, see FitIndex::Effort.
@@ -160,6 +165,13 @@ class Pool {
   [[nodiscard]] Descriptor* take(Search& search, Thoroughness how) noexcept;
   [[nodiscard]] Descriptor* steal(Search& search) noexcept;
   [[nodiscard]] Descriptor* reclaim(Search& search) noexcept;
+  /// One round of reclaim(). `again` searches once more after memory became free.
+  template <class Again>
+  [[nodiscard]] Descriptor* reclaim_once(Search& search, Again again) noexcept;
+  /// Returns whether the live blocks leave too little for the request, whatever is waited for.
+  [[nodiscard]] bool is_too_much(const Search& search) noexcept;
+  /// Returns the number of allocations and frees so far.
+  [[nodiscard]] std::uint64_t activity() noexcept;
   /// Starts a block in a held range. Call with the lock of the cache held.
   void begin_block(Descriptor& range, StreamCache& cache, const Request& request) noexcept;
   /// Takes a block from a cache whose last stream is the request's, or that the host shares.
@@ -219,6 +231,8 @@ class Pool {
   /// Frees addresses that could not be backed with pages. If pages are stuck there, the addresses
   /// are never used again.
   void give_up_addresses(Descriptor& range) noexcept;
+  /// Unmaps pages that the driver failed to unmap before. Call with the growth lock held.
+  void retry_stuck() noexcept;
   /// Cuts the requested block out of a held range. The rest becomes available to every stream.
   Descriptor* cut_out(Descriptor& range, const Search& search) noexcept;
   void put_back(Descriptor* list) noexcept;
@@ -264,6 +278,12 @@ class Pool {
   /// Returns the bytes that could be returned to the driver. Call with the lock of the ranges held.
   [[nodiscard]] std::size_t idle_bytes() const noexcept;
   void trim_if_idle() noexcept;
+  /// Returns memory above the limit to the driver, after set_limit() has lowered it.
+  void return_excess() noexcept;
+  [[nodiscard]] bool is_over_limit() const noexcept {
+    const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
+    return limit != 0 && held_bytes_.load(std::memory_order_relaxed) > limit;
+  }
   /// Makes everything available that the stream has freed up to this sequence number.
   std::size_t settle(StreamCache& cache, std::uint64_t sequence) noexcept;
   /// Calls settle() for all marks that the host already knows to be done, of every stream. Makes no
@@ -336,6 +356,7 @@ class Pool {
   std::optional<AliasStore> aliases_;     // guarded by growth_mutex_
   std::optional<SegmentStore> segments_;  // guarded by growth_mutex_
   std::uint64_t stuck_pages_ = 0;         // guarded by growth_mutex_
+  Descriptor* stuck_ = nullptr;           // guarded by growth_mutex_; ranges with stuck pages
 
   // Written with one of the locks above held, read without a lock.
   alignas(64) std::atomic<bool> is_tight_ = false;

@@ -213,6 +213,7 @@ void Pool::give_up_addresses(Descriptor& range) noexcept {
   const std::lock_guard lock(ranges_mutex_);
   if (stuck > 0) {
     ranges_.mark_stuck(range);
+    range.next = std::exchange(stuck_, &range);
   } else if (&range == ranges_.last() && range.end() == pages_->next_address()) {
     // Return the newest addresses, so that the free range before them can be extended again.
     pages_->give_back_addresses(range.offset, range.size / page_granules);
@@ -222,10 +223,29 @@ void Pool::give_up_addresses(Descriptor& range) noexcept {
   }
 }
 
+void Pool::retry_stuck() noexcept {
+  Descriptor* list = std::exchange(stuck_, nullptr);
+  while (list != nullptr) {
+    Descriptor& range = *std::exchange(list, list->next);
+    const std::uint64_t pages = range.size / page_granules;
+    const std::uint64_t before = pages_->mapped_in(range.offset, pages);
+    pages_->unback_mapped(range.offset, pages);
+    const std::uint64_t left = pages_->mapped_in(range.offset, pages);
+    stuck_pages_ -= before - left;
+    if (left > 0) {
+      range.next = std::exchange(stuck_, &range);
+      continue;
+    }
+    const std::lock_guard lock(ranges_mutex_);
+    ranges_.put_unbacked(range);
+  }
+}
+
 // Gets new pages for the request, plus some extra. If the last range is free, the new pages extend
 // it. The steps: hold the last range, create pages, get addresses, map the pages, cut out the
 // block. If a step fails, the steps before are undone.
 Descriptor* Pool::grow_pages(Search& search) noexcept {
+  retry_stuck();
   const std::uint64_t loose = pages_->unmapped_pages();
   const std::uint64_t held = pages_->held_pages();
   const std::uint64_t limit = limit_pages();
@@ -355,6 +375,7 @@ Descriptor* Pool::grow_segments(Search& search) noexcept {
 // contiguous addresses. If a step fails, pages that were already unmapped stay loose and serve
 // later requests.
 Descriptor* Pool::remap(Search& search) noexcept {
+  retry_stuck();
   std::uint64_t pages = PageStore::pages_for(search.granules);
   const std::uint64_t alignment = std::max<std::uint64_t>(search.alignment, page_granules);
   const std::uint64_t held = pages_->held_pages();
@@ -402,31 +423,40 @@ Descriptor* Pool::remap(Search& search) noexcept {
   // Whole handles may have more pages than the block. All unmapped handles are used, unless they
   // suffice without the others.
   pages = loose >= pages ? pages_->whole_pages(pages) : std::max(pages, found);
-  const Result<Descriptor*> addresses = try_take_addresses(pages, alignment / page_granules);
-  if (!addresses) return fail(addresses.failure());
-  Descriptor* const target = *addresses;
   std::optional<Failure> refused;
-  while (donors != nullptr && !refused) {
-    Descriptor& run = *std::exchange(donors, donors->next);
-    const std::uint64_t count = run.size / page_granules;
-    const PageStore::Unbacked unbacked = pages_->unback(run.offset, count);
-    const std::uint64_t moved = unbacked.pages;
-    pages_moved_.fetch_add(moved, std::memory_order_relaxed);
-    const std::lock_guard lock(ranges_mutex_);
-    if (moved < count) {
-      refused = unbacked.result.failure();
-      // take() cannot fail here: the preparation for the target left a spare descriptor.
-      Descriptor* kept = &run;
-      if (moved > 0) {
-        ranges_.cut(run, run.offset, moved * page_granules,
-                    [&kept](Descriptor& rest) { kept = &rest; });
+  const auto unmap_donors = [&] {
+    while (donors != nullptr && !refused) {
+      Descriptor& run = *std::exchange(donors, donors->next);
+      const std::uint64_t count = run.size / page_granules;
+      const PageStore::Unbacked unbacked = pages_->unback(run.offset, count);
+      const std::uint64_t moved = unbacked.pages;
+      pages_moved_.fetch_add(moved, std::memory_order_relaxed);
+      const std::lock_guard lock(ranges_mutex_);
+      if (moved < count) {
+        refused = unbacked.result.failure();
+        // take() cannot fail here: the preparation for the target left a spare descriptor.
+        Descriptor* kept = &run;
+        if (moved > 0) {
+          ranges_.cut(run, run.offset, moved * page_granules,
+                      [&kept](Descriptor& rest) { kept = &rest; });
+          ranges_.put_unbacked(run);
+        }
+        ranges_.put_available(*kept);
+      } else {
         ranges_.put_unbacked(run);
       }
-      ranges_.put_available(*kept);
-    } else {
-      ranges_.put_unbacked(run);
     }
+  };
+  Result<Descriptor*> addresses = try_take_addresses(pages, alignment / page_granules);
+  if (!addresses && donors != nullptr) {
+    // With the addresses of the donors there may be enough.
+    unmap_donors();
+    if (refused) return fail(*refused);
+    addresses = try_take_addresses(pages, alignment / page_granules);
   }
+  if (!addresses) return fail(addresses.failure());
+  Descriptor* const target = *addresses;
+  unmap_donors();
   Result<void> backed;
   if (!refused) backed = pages_->try_back(target->offset, pages);
   if (refused || !backed) {
@@ -470,8 +500,9 @@ std::size_t Pool::release_free(std::size_t keep_bytes, std::size_t min_bytes) no
     const auto excess = [&] {
       return held() > keep_bytes ? (held() - keep_bytes + page_bytes - 1) / page_bytes : 0;
     };
+    retry_stuck();
     pages_->release_unmapped(excess());
-    while (excess() > 0 && aliases_->try_drop_idle()) {
+    while (excess() > 0) {
       Descriptor* run = nullptr;
       {
         const std::lock_guard lock(ranges_mutex_);
@@ -483,6 +514,12 @@ std::size_t Pool::release_free(std::size_t keep_bytes, std::size_t min_bytes) no
         if (run != nullptr) note_change();
       }
       if (run == nullptr) break;
+      // The handles are taken first: until then another thread may end the use of an alias of them.
+      if (!aliases_->try_drop_idle()) {
+        const std::lock_guard lock(ranges_mutex_);
+        ranges_.put_available(*run);
+        break;
+      }
       const std::uint64_t count = run->size / page_granules;
       const std::uint64_t freed = pages_->unback(run->offset, count).pages;
       {
@@ -560,8 +597,22 @@ void Pool::trim_if_idle() noexcept {
 void Pool::set_limit(std::size_t limit_bytes) noexcept {
   if (is_forked()) return;
   limit_bytes_.store(limit_bytes, std::memory_order_relaxed);
-  const std::lock_guard lock(ranges_mutex_);
-  note_change();
+  {
+    const std::lock_guard lock(ranges_mutex_);
+    note_change();
+  }
+  if (!is_over_limit()) return;
+  flush_caches();
+  poll(SIZE_MAX);
+}
+
+void Pool::return_excess() noexcept {
+  if (!is_over_limit()) return;
+  // Another thread that calls the driver comes back here at its next free.
+  const std::unique_lock growth(growth_mutex_, std::try_to_lock);
+  if (growth && release_free(limit_bytes_.load(std::memory_order_relaxed), 0) > 0) {
+    trims_.fetch_add(1, std::memory_order_relaxed);
+  }
 }
 
 }  // namespace tern::pool

@@ -86,11 +86,23 @@ Fragmentation Pool::fragmentation() noexcept {
   return now;
 }
 
+namespace {
+
+/// Returns the largest request for which a range of `bytes` suffices: requests are rounded up.
+std::size_t largest_request(std::size_t bytes) noexcept {
+  while (bytes > 0 && granted_bytes(bytes) > bytes) {
+    bytes -= bytes >= min_large_bytes ? bytes % page_bytes : granule_bytes;
+  }
+  return bytes;
+}
+
+}  // namespace
+
 Fragmentation Pool::fragmentation(const PoolStatistics& all) noexcept {
   Fragmentation now;
   now.free_bytes = all.held_bytes - std::min(all.held_bytes, all.live_bytes);
   const std::lock_guard lock(ranges_mutex_);
-  now.largest_now = ranges_.available().exact_largest() * granule_bytes;
+  now.largest_now = largest_request(ranges_.available().exact_largest() * granule_bytes);
   now.largest_satisfiable = now.largest_now;
   const std::size_t most =
       all.limit_bytes != 0 ? all.limit_bytes : std::max(all.held_bytes, device_.info().total_bytes);
@@ -106,6 +118,11 @@ Fragmentation Pool::fragmentation(const PoolStatistics& all) noexcept {
     now.largest_satisfiable =
         std::max(now.largest_now, room / granule_bytes * granule_bytes + whole);
   }
+  if (all.limit_bytes != 0) {
+    const std::size_t below = all.limit_bytes - std::min(all.limit_bytes, all.live_bytes);
+    now.largest_satisfiable = std::min(now.largest_satisfiable, below);
+  }
+  now.largest_satisfiable = largest_request(now.largest_satisfiable);
   return now;
 }
 
@@ -139,9 +156,9 @@ Failure Pool::refusal(const Search& search) noexcept {
         "and the request allows no other memory.";
   } else if (search.reason && search.reason->number("addresses")) {
     text =
-        "a pool on '{device}' cannot allocate {requested}: it holds {held}, and the driver has no "
-        "{addresses} of contiguous addresses left, although {free} of {total} are free. Free "
-        "something, or ask for less.";
+        "a pool on '{device}' cannot allocate {requested}: it holds {held}, of which {live} are in "
+        "use, and the driver has no {addresses} of contiguous addresses left. Free something, or "
+        "ask for less.";
   } else if (now.limit_bytes == 0) {
     text =
         "a pool on '{device}' cannot allocate {requested}: it holds {held}, of which {live} are in "
@@ -160,6 +177,10 @@ Failure Pool::refusal(const Search& search) noexcept {
     text =
         "a pool on '{device}' cannot allocate {requested} now: {live} of {limit} are in use, and "
         "{in_flight} more are in flight. Wait for their streams, or allow the request to wait.";
+  } else if (search.reason) {
+    text =
+        "a pool on '{device}' cannot allocate {requested}: {live} of {limit} are in use, but the "
+        "driver rejects more with {free} of {total} free. Free something, or ask for less.";
   } else if (now.live_bytes <= now.limit_bytes && bytes <= now.limit_bytes - now.live_bytes) {
     text =
         "a pool on '{device}' cannot allocate {requested} in one piece: {live} of {limit} are in "
