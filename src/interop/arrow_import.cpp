@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <exception>
 #include <limits>
 #include <memory>
 #include <new>
@@ -808,6 +809,26 @@ Result<Origin> try_origin(const ArrowDeviceArrayStream& stream, const ArrowDevic
                         "a chunk must have the device type of its stream", site);
 }
 
+Failure callback_threw(const char* field, CallSite site) noexcept {
+  return arrow_rejected({"stream"}, field, "an exception",
+                        "a callback must return 0 or an errno value and must not throw", site);
+}
+
+/// Calls a callback of a stream. The callback is a C function and must not throw. If it throws
+/// nevertheless, the import fails.
+template <class Callback, class... Arguments>
+Result<int> try_call(Callback* callback, const char* field, CallSite site,
+                     Arguments*... arguments) noexcept try {
+  return callback(arguments...);
+} catch (const std::bad_alloc&) {
+  return no_host_memory("an Arrow array", site);
+} catch (const std::exception& exception) {
+  const char* const text = exception.what();
+  return callback_threw(field, site).with("said", std::string_view(text, strnlen(text, 120)));
+} catch (...) {
+  return callback_threw(field, site);
+}
+
 /// Reads all chunks of a stream.
 template <class Chunk, class Stream>
 Result<Table> try_import_stream(const Device& device, Stream* stream,
@@ -828,26 +849,30 @@ Result<Table> try_import_stream(const Device& device, Stream* stream,
   }
   if (Result<void> here = check_chunks(*stream, device, site); !here) return here.failure();
   const auto failed = [&](const char* field, int code) {
-    const char* const text =
-        stream->get_last_error != nullptr ? stream->get_last_error(stream) : nullptr;
+    const char* text = nullptr;
+    try {
+      if (stream->get_last_error != nullptr) text = stream->get_last_error(stream);
+    } catch (...) {
+      // The text is optional. The code is reported without it.
+    }
     Failure failure =
         arrow_rejected(where, field, code, "a callback must return 0 or an errno value", site);
     if (text != nullptr) failure.with("said", std::string_view(text, strnlen(text, 120)));
     return failure;
   };
   ArrowSchema schema = {};
-  if (const int code = stream->get_schema(stream, &schema); code != 0) {
-    return failed("get_schema", code);
-  }
+  const Result<int> described = try_call(stream->get_schema, "get_schema", site, stream, &schema);
+  if (!described) return described.failure();
+  if (*described != 0) return failed("get_schema", *described);
   const Owned<ArrowSchema> owned_schema(&schema);
   const Result<ArrowFields> fields = try_read_arrow_schema(&schema, site);
   if (!fields) return fields.failure();
   std::vector<Table> chunks;
   for (;;) {
     Chunk chunk = {};
-    if (const int code = stream->get_next(stream, &chunk); code != 0) {
-      return failed("get_next", code);
-    }
+    const Result<int> got = try_call(stream->get_next, "get_next", site, stream, &chunk);
+    if (!got) return got.failure();
+    if (*got != 0) return failed("get_next", *got);
     ArrowArray& array = array_of(chunk);
     if (array.release == nullptr) break;
     const Owned<ArrowArray> owned_array(&array);

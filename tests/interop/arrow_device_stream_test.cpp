@@ -339,6 +339,15 @@ TEST_F(ArrowDeviceStreamIn, IsReadToItsEnd) {
   }
 }
 
+TEST_F(ArrowDeviceStreamIn, AStreamWhoseCallbackThrowsFailsAndIsReleased) {
+  Source next(3);
+  next.stream.get_next = [](ArrowDeviceArrayStream*, ArrowDeviceArray*) -> int { throw 1; };
+  const Failure failure = refusal(next);
+  EXPECT_EQ(failure.code(), ErrorCode::arrow_rejected);
+  EXPECT_EQ(failure.string("field"), "stream.get_next");
+  EXPECT_EQ(next.stranger.schema_released, 1);
+}
+
 TEST_F(ArrowDeviceStreamIn, AFailedStreamIsReleasedWithItsChunks) {
   Source schema(2);
   schema.schema_error = 12;

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -648,6 +650,50 @@ TEST_F(ArrowIn, AStreamIsReadToItsEnd) {
     EXPECT_EQ(source.stranger.array_released, chunks);
     EXPECT_EQ(source.stranger.schema_released, 1);
   }
+}
+
+TEST_F(ArrowIn, AStreamWhoseCallbacksThrowFailsAndIsReleased) {
+  Source schema(2);
+  schema.stream.get_schema = [](ArrowArrayStream*, ArrowSchema*) -> int {
+    throw std::runtime_error("the disk is on fire");
+  };
+  const Failure no_schema = try_import_arrow(host, &schema.stream).failure();
+  EXPECT_EQ(no_schema.code(), ErrorCode::arrow_rejected);
+  EXPECT_EQ(no_schema.text(),
+            "an Arrow structure cannot be imported (stream.get_schema: an exception): a callback "
+            "must return 0 or an errno value and must not throw.");
+  EXPECT_EQ(no_schema.string("said"), "the disk is on fire");
+  EXPECT_EQ(schema.released, 1);
+  Source next(3);
+  next.stream.get_next = [](ArrowArrayStream* self, ArrowArray* out) {
+    Source& source = *static_cast<Source*>(self->private_data);
+    if (source.left == 1) throw 1;
+    *out = source.stranger.array;
+    --source.left;
+    return 0;
+  };
+  const Failure no_chunk = try_import_arrow(host, &next.stream).failure();
+  EXPECT_EQ(no_chunk.code(), ErrorCode::arrow_rejected);
+  EXPECT_EQ(no_chunk.string("field"), "stream.get_next");
+  EXPECT_EQ(next.released, 1);
+  EXPECT_EQ(next.stranger.array_released, 2);
+  EXPECT_EQ(next.stranger.schema_released, 1);
+  Source no_memory(1);
+  no_memory.stream.get_next = [](ArrowArrayStream*, ArrowArray*) -> int { throw std::bad_alloc(); };
+  EXPECT_EQ(try_import_arrow(host, &no_memory.stream).failure().code(), ErrorCode::out_of_memory);
+  EXPECT_EQ(no_memory.released, 1);
+  // The error text is optional: without it, the code of the callback is reported all the same.
+  Source text(1);
+  text.schema_error = 12;
+  text.stream.get_last_error = [](ArrowArrayStream*) -> const char* { throw 1; };
+  text.stream.release = [](ArrowArrayStream* self) {
+    ++static_cast<Source*>(self->private_data)->released;
+    self->release = nullptr;
+    throw 1;
+  };
+  const Failure no_text = try_import_arrow(host, &text.stream).failure();
+  EXPECT_EQ(no_text.number("value"), 12u);
+  EXPECT_EQ(text.released, 1);
 }
 
 TEST_F(ArrowIn, AFailedStreamIsReleased) {

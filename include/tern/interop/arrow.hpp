@@ -106,7 +106,8 @@ inline constexpr std::size_t max_arrow_children = std::size_t{1} << 20;
     const Device& device, ArrowDeviceArray* array, ArrowSchema* schema,
     const ArrowOptions& options = {}) noexcept;
 /// Imports all chunks of a stream and releases it. A single chunk is not copied; several chunks are
-/// concatenated by a copy.
+/// concatenated by a copy. If a callback of the stream throws, the import fails with
+/// arrow_rejected, or with out_of_memory for std::bad_alloc.
 [[nodiscard]] TERN_EXPORT Result<Table> try_import_arrow(const Device& device,
                                                          ArrowArrayStream* stream,
                                                          const ArrowOptions& options = {}) noexcept;
