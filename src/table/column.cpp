@@ -501,8 +501,25 @@ Result<Column> Column::try_copy_to(const Device& device, std::size_t rows, Strea
                      parts_.first * width, rows * width);
   }
   if (done && parts_.validity) {
+    // Bits behind the rows are copied too, as far as they are written: an allocated column has ones
+    // for the rows that are filled later.
+    const std::size_t begin = parts_.validity.offset_bytes() + base / 8;
+    const Result<std::vector<ByteRange>> written =
+        parts_.validity.storage()->try_written_ranges(begin, bitmap_bytes(room));
+    if (!written) return written.failure();
+    std::size_t bytes = rows == 0 ? 0 : bitmap_bytes(end) - base / 8;
+    if (!written->empty() && written->front().begin == begin) {
+      bytes = std::max(bytes, written->front().end - begin);
+    }
     done = copy_part(parts_.validity, parts.validity, DType::byte, bitmap_bytes(room), 0, base / 8,
-                     rows == 0 ? 0 : bitmap_bytes(end) - base / 8);
+                     bytes);
+    for (const ByteRange& range : *written) {
+      if (!done) break;
+      if (range.begin < begin + bytes) continue;
+      done = move_bytes(parts.validity, range.begin - begin, parts_.validity,
+                        range.begin - parts_.validity.offset_bytes(), range.end - range.begin,
+                        stream, site);
+    }
     parts.null_count = parts_.null_count == 0u || rows == capacity_ ? parts_.null_count
                                                                     : std::optional<std::size_t>();
   }

@@ -287,6 +287,25 @@ TEST_P(ColumnOn, NoTextsAreCopiedWhoeverWroteThem) {
   EXPECT_EQ(room.try_copy_to(device, 1, stream).failure().code(), ErrorCode::never_written);
 }
 
+TEST_P(ColumnOn, ValidityIsCopiedAsFarAsItIsWritten) {
+  Buffer values(device, Shape{32}, DType::i32);
+  values.fill(std::int32_t{1}, stream);
+  Buffer validity(device, Shape{4}, DType::byte);
+  for (const std::size_t at : {1u, 3u}) {
+    Buffer part = validity.slice(at, 1);
+    part.fill(std::byte{0xA5}, stream);
+  }
+  const Column column = Column::over(TypeKind::i32, 32, {.values = values, .validity = validity});
+  const Column part = column.slice(8, 24);
+  const Column copy = part.try_copy_to(device, 8, stream).value();
+  const std::vector<bool> bits = {true, false, true, false, false, true, false, true};
+  EXPECT_EQ(copy.slice(0, 8).to_valid(), bits);
+  EXPECT_EQ(copy.slice(16, 8).to_valid(), bits);
+  EXPECT_THROW(static_cast<void>(copy.slice(8, 8).to_valid()), Error) << "never written";
+  EXPECT_EQ(column.try_copy_to(device, 8, stream).failure().code(), ErrorCode::never_written);
+  EXPECT_EQ(part.try_copy_to(device, 9, stream).failure().code(), ErrorCode::never_written);
+}
+
 TEST_P(ColumnOn, WhatWasMovedFromHasNoValues) {
   const std::array<std::int32_t, 3> values = {1, 2, 3};
   const std::array<std::uint8_t, 3> there = {1, 0, 1};

@@ -322,5 +322,20 @@ TEST_P(TableOn, GoesToAnotherDeviceAndBack) {
             std::vector<std::int32_t>(4, 6));
 }
 
+TEST_P(TableOn, ACopyKeepsTheValidityOfRowsThatAreFilledLater) {
+  constexpr std::size_t later = 90;
+  Table made = Table::allocate(device, Schema({{"n", TypeKind::i32}}), 100);
+  Buffer front = made.column(0)->values().slice(0, 4);
+  front.fill(std::int32_t{6}, stream);
+  for (const std::size_t rows : {4u, 0u}) {
+    made.set_rows(rows, stream);
+    Table copy = made.copy_to(device, stream);
+    Buffer more = copy.column(0)->values().slice(0, later);
+    more.fill(std::int32_t{7}, stream);
+    copy.set_rows(later, stream);
+    EXPECT_EQ(copy.slice(0, later).column(0)->to_valid(), std::vector<bool>(later, true)) << rows;
+  }
+}
+
 }  // namespace
 }  // namespace tern

@@ -222,7 +222,8 @@ class TERN_EXPORT Column {
   // --- Copies
 
   /// Copies the first `rows` values to new memory on a device, with the same capacity.
-  /// Stream-ordered; without a stream, waits. The bytes of strings are copied as a whole.
+  /// Stream-ordered; without a stream, waits. The bytes of strings and the validity bitmap are
+  /// copied as far as they are written.
   [[nodiscard]] Result<Column> try_copy_to(const Device& device, std::size_t rows, StreamRef stream,
                                            const ColumnOptions& options = {}) const noexcept;
   /// Returns the values of several columns of one type one after the other, in new memory on the
