@@ -6,6 +6,7 @@
 
 #include "buffer/strided_span.hpp"
 #include "core/no_host_memory.hpp"
+#include "interop/read_only_strides.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -219,7 +220,6 @@ Result<StridedBuffer> try_import_cuda_array(const Device& device,
     return rejected("shape", "too large", "its size in bytes overflows 64 bits", site);
   }
   std::vector<std::int64_t> strides(rank);
-  bool is_read_only = description.is_read_only;
   if (description.strides) {
     if (description.strides->size() != rank) {
       return rejected("strides", description.strides->size(),
@@ -232,8 +232,6 @@ Result<StridedBuffer> try_import_cuda_array(const Device& device,
         return rejected("strides", stride, "a stride must be a multiple of the element size", site);
       }
       strides[i] = stride / width;
-      // The elements overlap.
-      if (stride == 0 && description.shape[i] > 1 && *bytes != 0) is_read_only = true;
     }
   } else {
     const Result<Shape> dense = shape->try_strides();
@@ -278,7 +276,7 @@ Result<StridedBuffer> try_import_cuda_array(const Device& device,
       {.on_release = [kept] {},
        .stream = producer,
        .is_complete = options.is_complete || description.version >= 3,
-       .read_only = is_read_only,
+       .read_only = description.is_read_only || is_for_reading(*shape, strides),
        .tag = options.tag,
        .site = site});
   if (!adopted) return adopted.failure();

@@ -25,6 +25,7 @@
 #include "core/spare_records.hpp"
 #include "interop/device_ordinal.hpp"
 #include "interop/foreign_release.hpp"
+#include "interop/read_only_strides.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -391,31 +392,6 @@ Result<void> try_read(const DLTensor& tensor, Numbers& numbers, CallSite site) n
     numbers.strides[i] = static_cast<std::int64_t>(dense->extents()[i]);
   }
   return {};
-}
-
-/// Returns whether elements may overlap or run backwards. Such tensors are imported as read-only.
-/// The numbers were checked before, so products do not overflow.
-bool is_for_reading(const Shape& shape, std::span<const std::int64_t> strides) noexcept {
-  if (shape.is_empty()) return false;
-  const std::span<const std::size_t> extents = shape.extents();
-  std::array<std::size_t, Shape::max_rank> axes;
-  std::size_t count = 0;
-  for (std::size_t i = extents.size(); i-- > 0;) {
-    if (extents[i] < 2) continue;
-    if (strides[i] <= 0) return true;
-    // Sort by stride, smallest first. Most tensors are already sorted.
-    std::size_t at = count++;
-    for (; at > 0 && strides[axes[at - 1]] > strides[i]; --at) axes[at] = axes[at - 1];
-    axes[at] = i;
-  }
-  // Every stride must be larger than the extent of all inner dimensions.
-  std::size_t inside = 1;
-  for (std::size_t k = 0; k < count; ++k) {
-    const std::size_t stride = static_cast<std::size_t>(strides[axes[k]]);
-    if (stride < inside) return true;
-    inside += (extents[axes[k]] - 1) * stride;
-  }
-  return false;
 }
 
 /// How to end the structure when it is no longer needed.

@@ -149,6 +149,19 @@ TEST_F(CudaArray, OlderVersionsHaveNoStreamAndTheCallerSaysWho) {
   repeated.shape = {3, 4};
   repeated.strides = Numbers{0, 4};
   EXPECT_TRUE(try_import_cuda_array(device, repeated).value().hull().storage()->is_read_only());
+  // As an import through DLPack: elements that share bytes or run backwards are read-only.
+  CudaArrayInterface overlapping = made.description;
+  overlapping.shape = {2, 3};
+  overlapping.strides = Numbers{4, 4};
+  EXPECT_TRUE(try_import_cuda_array(device, overlapping).value().hull().storage()->is_read_only());
+  CudaArrayInterface backwards = made.description;
+  backwards.data += 12;
+  backwards.strides = Numbers{-4};
+  EXPECT_TRUE(try_import_cuda_array(device, backwards).value().hull().storage()->is_read_only());
+  CudaArrayInterface turned = made.description;
+  turned.shape = {2, 2};
+  turned.strides = Numbers{4, 8};
+  EXPECT_FALSE(try_import_cuda_array(device, turned).value().hull().storage()->is_read_only());
   for (const std::uintptr_t default_stream : {1u, 2u}) {
     CudaArrayInterface description = made.description;
     description.stream = default_stream;

@@ -87,7 +87,8 @@ struct CudaArrayOptions {
 [[nodiscard]] TERN_EXPORT Result<CudaArrayExport> try_export_cuda_array(
     const StridedBuffer& array, const CudaArrayOptions& options = {}) noexcept;
 
-/// Imports versions 0 to 3. Also fails like an adoption (foreign.hpp).
+/// Imports versions 0 to 3. The result is read-only if elements may overlap or a stride is
+/// negative, as in an import through DLPack. Also fails like an adoption (foreign.hpp).
 [[nodiscard]] TERN_EXPORT Result<StridedBuffer> try_import_cuda_array(
     const Device& device, const CudaArrayInterface& description,
     const CudaArrayOptions& options = {}) noexcept;
