@@ -470,15 +470,20 @@ struct RootBitmap {
 
 Result<void> check_root(const RootBitmap& root, const Arrival& arrival) noexcept {
   if (root.bits == nullptr || root.rows.rows == 0) return {};
-  // If the host cannot count, the structure must state that there are no nulls.
-  const std::size_t nulls = arrival.is_readable
-                                ? nulls_in(root.bits, root.rows.first, root.rows.rows)
-                                : static_cast<std::size_t>(root.said);
+  const CallSite site = arrival.options.site;
+  if (!arrival.is_readable) {
+    // The host cannot count, so the structure must state that there are no nulls. A positive count
+    // was rejected before.
+    if (root.said == 0) return {};
+    return arrow_rejected({"array"}, "null_count", root.said,
+                          "the number of null rows is unknown, and the host cannot read the "
+                          "bitmap. State a count of 0",
+                          site);
+  }
+  const std::size_t nulls = nulls_in(root.bits, root.rows.first, root.rows.rows);
   if (nulls == 0) return {};
-  return arrow_rejected({"array"}, arrival.is_readable ? "buffers[0]" : "null_count",
-                        static_cast<std::int64_t>(nulls),
-                        "a row of a table cannot be null; only its values can",
-                        arrival.options.site);
+  return arrow_rejected({"array"}, "buffers[0]", nulls,
+                        "a row of a table cannot be null; only its values can", site);
 }
 
 /// A column without values has no memory, but it has a device.
@@ -567,8 +572,12 @@ Result<void> check_place(const Origin& origin, const Device& device, CallSite si
     case ARROW_DEVICE_CUDA_HOST:
     case ARROW_DEVICE_CUDA_MANAGED:
     case ARROW_DEVICE_EXT_DEV:
-      if (origin.id < 0 || origin.id > std::numeric_limits<std::int32_t>::max()) {
+      if (origin.id < 0) {
         return arrow_rejected(where, "device_id", origin.id, "device numbers start at 0", site);
+      }
+      if (origin.id > std::numeric_limits<std::int32_t>::max()) {
+        return arrow_rejected(where, "device_id", origin.id, "a device number must be below 2^31",
+                              site);
       }
       if (origin.type == ARROW_DEVICE_EXT_DEV
               ? device.info().backend == "sim" && device_ordinal(device) == origin.id

@@ -38,12 +38,10 @@ using abi::DLManagedTensor;
 using abi::DLManagedTensorVersioned;
 using abi::DLTensor;
 
-/// A failure that names the field, its value and what is accepted.
+/// Adds the field, its value and what is accepted.
 template <class Value>
-Failure rejected(const char* field, const Value& value, const char* expected,
-                 CallSite site) noexcept {
-  Failure failure(ErrorCode::dlpack_rejected,
-                  "a DLPack tensor cannot be imported ({field}: {value}): {expected}.", site);
+Failure with_field(Failure failure, const char* field, const Value& value,
+                   const char* expected) noexcept {
   failure.with("field", field).with("expected", expected);
   if constexpr (std::is_signed_v<Value>) {
     failure.with_signed("value", value);
@@ -51,6 +49,26 @@ Failure rejected(const char* field, const Value& value, const char* expected,
     failure.with("value", value);
   }
   return failure;
+}
+
+/// The failure of an import.
+template <class Value>
+Failure rejected(const char* field, const Value& value, const char* expected,
+                 CallSite site) noexcept {
+  return with_field(
+      Failure(ErrorCode::dlpack_rejected,
+              "a DLPack tensor cannot be imported ({field}: {value}): {expected}.", site),
+      field, value, expected);
+}
+
+/// The failure of an export.
+template <class Value>
+Failure not_exportable(const char* field, const Value& value, const char* expected,
+                       CallSite site) noexcept {
+  return with_field(
+      Failure(ErrorCode::dlpack_rejected,
+              "a DLPack tensor cannot be exported ({field}: {value}): {expected}.", site),
+      field, value, expected);
 }
 
 // --- Types and devices
@@ -222,9 +240,9 @@ Result<void> check_strides(const StridedBuffer& tensor, CallSite site) noexcept 
   const std::span<const std::size_t> extents = tensor.shape().extents();
   for (std::size_t i = 0; i < extents.size(); ++i) {
     if (tensor.strides()[i] < 0 && extents[i] > 1) {
-      return rejected("strides[i]", tensor.strides()[i],
-                      "other libraries do not support negative strides. Export contiguous(stream)",
-                      site);
+      return not_exportable(
+          "strides[i]", tensor.strides()[i],
+          "other libraries do not support negative strides. Export contiguous(stream)", site);
     }
   }
   return {};
@@ -283,7 +301,7 @@ Result<ExportState*> try_make_export(const Tensor& given, const DlpackOptions& o
     // A tensor has no more elements than bytes, which fit, but one extent of an empty shape may be
     // arbitrary.
     if (extents[i] > max_extent) {
-      return rejected("shape[i]", extents[i], "an extent must be below 2^63", site);
+      return not_exportable("shape[i]", extents[i], "an extent must be below 2^63", site);
     }
     shape[i] = static_cast<std::int64_t>(extents[i]);
     strides[i] = stride_for_others(tensor.strides()[i]);
@@ -513,6 +531,14 @@ Result<std::optional<StridedBuffer>> try_return(ExportState& state, const Offer&
   const DLTensor& tensor = offer.tensor;
   Storage& storage = *state.tensor.hull().storage();
   if (storage.device() != device) {
+    if (storage.device().spec() == spec_of(device)) {
+      return Failure(ErrorCode::device_mismatch,
+                     "a DLPack tensor is memory of another opening of '{a}'. Import it with a "
+                     "handle of the device that exported it.",
+                     site)
+          .with("a", spec_of(device))
+          .with("b", storage.device().spec());
+    }
     return Failure(ErrorCode::device_mismatch,
                    "a DLPack tensor on '{b}' is not memory of '{a}'. Import it with '{b}'.", site)
         .with("a", spec_of(device))

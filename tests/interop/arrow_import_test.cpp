@@ -548,6 +548,9 @@ TEST_F(ArrowIn, RefusesMemoryOfDevicesThatAreNotMeant) {
     EXPECT_EQ(taken.failure().code(), place.code) << place.type << " " << place.id;
     EXPECT_EQ(stranger.array_released, 1);
     EXPECT_EQ(stranger.schema_released, 1);
+    if (place.id > std::int64_t{1} << 31 && place.type != 1) {
+      EXPECT_EQ(taken.failure().string("expected"), "a device number must be below 2^31");
+    }
   }
   ArrowStranger stranger;
   EXPECT_EQ(
@@ -785,6 +788,37 @@ TEST(ArrowInOrder, UsesComeBehindTheEvent) {
     device.synchronize();
     static_cast<void>(reclaim_deferred());
     EXPECT_EQ(theirs.released, 1);
+  }
+}
+
+TEST(ArrowInOrder, NullRowsOfADeviceMustBeCounted) {
+  const Device device = sim::open({});
+  for (const std::int64_t said : {-1, 0}) {
+    DeviceNumbers theirs(device);
+    theirs.array.sync_event = nullptr;
+    ArrowArray* column = &theirs.array.array;
+    const void* bitmap = theirs.address;
+    ArrowDeviceArray given = {};
+    given.device_type = ARROW_DEVICE_EXT_DEV;
+    given.array.length = 100;
+    given.array.null_count = said;
+    given.array.n_buffers = 1;
+    given.array.buffers = &bitmap;
+    given.array.n_children = 1;
+    given.array.children = &column;
+    given.array.release = [](ArrowArray* self) { self->release = nullptr; };
+    ArrowSchema* field = &theirs.schema;
+    ArrowSchema schema = {};
+    schema.format = "+s";
+    schema.n_children = 1;
+    schema.children = &field;
+    schema.release = [](ArrowSchema* self) { self->release = nullptr; };
+    const Result<Table> taken = try_import_arrow(device, &given, &schema);
+    ASSERT_EQ(static_cast<bool>(taken), said == 0);
+    if (taken) continue;
+    EXPECT_EQ(taken.failure().text(),
+              "an Arrow structure cannot be imported (array.null_count: -1): the number of null "
+              "rows is unknown, and the host cannot read the bitmap. State a count of 0.");
   }
 }
 

@@ -485,10 +485,19 @@ TEST_P(DlpackDevices, ViewsHaveTheirOwnAddressAndNoOffset) {
   EXPECT_EQ(back.contiguous(stream).to_vector<float>(),
             (std::vector<float>{0, 5, 1, 6, 2, 7, 3, 8, 4, 9}));
   const std::int64_t negative[] = {-1};
-  EXPECT_EQ(try_export_dlpack(StridedBuffer::over(buffer, 36, DType::f32, {10}, negative))
-                .failure()
-                .code(),
-            ErrorCode::dlpack_rejected);
+  const Failure backwards =
+      try_export_dlpack(StridedBuffer::over(buffer, 36, DType::f32, {10}, negative)).failure();
+  EXPECT_EQ(backwards.code(), ErrorCode::dlpack_rejected);
+  EXPECT_EQ(backwards.text(),
+            "a DLPack tensor cannot be exported (strides[i]: -1): other libraries do not support "
+            "negative strides. Export contiguous(stream).");
+  const std::int64_t dense[] = {1, 1};
+  const Failure too_long = try_export_dlpack(StridedBuffer::over(buffer, 0, DType::f32,
+                                                                 {0, std::size_t{1} << 63}, dense))
+                               .failure();
+  EXPECT_EQ(too_long.text(),
+            "a DLPack tensor cannot be exported (shape[i]: 9223372036854775808): an extent must "
+            "be below 2^63.");
 }
 
 TEST_P(DlpackDevices, ImportsATensorThatTheConsumerChanged) {
@@ -777,6 +786,18 @@ ErrorCode strict_code(StreamRef stream, const Buffer& imported) {
   const Result<void> begun = recorder.try_preflight();
   recorder.cancel();
   return begun ? ErrorCode{} : begun.failure().code();
+}
+
+TEST(Dlpack, ATensorOfAnotherOpeningOfTheDeviceIsRejectedAsSuch) {
+  const Device first = sim::open({}), second = sim::open({});
+  ASSERT_EQ(first.spec(), second.spec());
+  const Buffer buffer = Buffer::allocate(first, Shape{4}, DType::f32);
+  const Failure refused = try_import_dlpack(second, try_export_dlpack(buffer).value()).failure();
+  EXPECT_EQ(refused.code(), ErrorCode::device_mismatch);
+  EXPECT_EQ(refused.text(), "a DLPack tensor is memory of another opening of '" +
+                                std::string(first.spec()) +
+                                "'. Import it with a handle of the device that exported it.");
+  EXPECT_EQ(exported_memory().count, 0u);
 }
 
 TEST(Dlpack, ATensorOfADeviceSaysNothingOfPendingWrites) {
