@@ -306,6 +306,20 @@ TEST_P(ColumnOn, ValidityIsCopiedAsFarAsItIsWritten) {
   EXPECT_EQ(part.try_copy_to(device, 9, stream).failure().code(), ErrorCode::never_written);
 }
 
+TEST_P(ColumnOn, ConcatenatesColumnsOfSeveralDevices) {
+  const Device elsewhere = open_device("sim");
+  const std::array<std::int32_t, 3> values = {1, 2, 3};
+  const std::array<std::string_view, 2> pair = {"one", "two"};
+  const std::array integers = {Column::from<std::int32_t>(elsewhere, values),
+                               Column::from<std::int32_t>(device, values)};
+  const Column all = Column::try_concat(integers).value();
+  EXPECT_EQ(all.device(), elsewhere);
+  EXPECT_EQ(all.values().to_vector<std::int32_t>(), (std::vector<std::int32_t>{1, 2, 3, 1, 2, 3}));
+  const std::array texts = {Column::from_strings(device, pair),
+                            Column::from_strings(elsewhere, pair)};
+  EXPECT_EQ(Column::try_concat(texts).value().to_strings(), (Strings{"one", "two", "one", "two"}));
+}
+
 TEST_P(ColumnOn, WhatWasMovedFromHasNoValues) {
   const std::array<std::int32_t, 3> values = {1, 2, 3};
   const std::array<std::uint8_t, 3> there = {1, 0, 1};

@@ -227,9 +227,9 @@ class TERN_EXPORT Column {
   [[nodiscard]] Result<Column> try_copy_to(const Device& device, std::size_t rows, StreamRef stream,
                                            const ColumnOptions& options = {}) const noexcept;
   /// Returns the values of several columns of one type one after the other, in new memory on the
-  /// device of the first column. Waits. Numbers are copied on the device, bits and offsets go
-  /// through the host. Fails with type_mismatch, invalid_argument for no columns, size_overflow,
-  /// device_mismatch.
+  /// device of the first column. The columns may be on different devices. Waits. Numbers are copied
+  /// on the device, bits and offsets go through the host. Fails with type_mismatch,
+  /// invalid_argument for no columns, size_overflow, and like allocations and copies.
   [[nodiscard]] static Result<Column> try_concat(std::span<const Column> columns,
                                                  const ColumnOptions& options = {}) noexcept;
 
@@ -353,8 +353,8 @@ class TERN_EXPORT Table {
     return try_slice(first, count, site).value();
   }
   /// Returns the rows of several tables one after the other, in new memory on the device of the
-  /// first table. Reads the row counts, and waits for the copy. Fails as Schema::check_match and
-  /// Column::try_concat do.
+  /// first table. The tables may be on different devices. Reads the row counts, and waits for the
+  /// copy. Fails as Schema::check_match and Column::try_concat do.
   [[nodiscard]] static Result<Table> try_concat(std::span<const Table> tables,
                                                 CallSite site = CallSite::here()) noexcept;
   [[nodiscard]] static Table concat(std::span<const Table> tables,
