@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "buffer/storage_cold_state.hpp"
 #include "device/device_state.hpp"
 
 namespace tern {
@@ -36,6 +37,13 @@ void DeferredFrees::keep(Storage* storage) noexcept {
       pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
   static_cast<void>(registered);
   DeviceState::on_last_handle_of_device([](DeviceState& device) noexcept { reclaim_for(device); });
+  // A kept storage does not hold a handle of the program. If it did, the last handle would not end
+  // before the storage does, and the storage would not be freed with the last handle.
+  Device handle;
+  if (Storage::ColdState* const cold = storage->cold(); cold != nullptr && cold->device.is_open()) {
+    handle = std::exchange(cold->device, DeviceState::of(cold->device)->inner_handle());
+  }
+  // Declared after the handle, so the lock is released when the handle ends.
   const std::lock_guard lock(mutex);
   storage->next_ = nullptr;
   (last != nullptr ? last->next_ : first) = storage;
@@ -62,17 +70,24 @@ Device DeferredFrees::device_of_exported() noexcept {
 }
 
 void DeferredFrees::reclaim_for(DeviceState& device) noexcept {
-  {
+  const auto keeps_any = [&device](bool only_exported) {
     const std::lock_guard lock(mutex);
-    const Storage* storage = first;
-    while (storage != nullptr && DeviceState::of(storage->device()).get() != &device) {
-      storage = storage->next_;
+    for (const Storage* storage = first; storage != nullptr; storage = storage->next_) {
+      if (DeviceState::of(storage->device()).get() == &device &&
+          !(only_exported && storage->are_exports_done())) {
+        return true;
+      }
     }
-    if (storage == nullptr) return;
+    return false;
+  };
+  // Freeing memory may call an owner that ends other exports, which need a wait of their own. So
+  // repeat.
+  for (bool is_first = true; keeps_any(!is_first); is_first = false) {
+    // No other code can wait for the device any more.
+    const Result<void> waited = device.synchronize();
+    poll();
+    if (!waited) return;
   }
-  // No other code can wait for the device any more.
-  static_cast<void>(device.synchronize());
-  poll();
 }
 
 Storage* DeferredFrees::take(std::size_t most) noexcept {

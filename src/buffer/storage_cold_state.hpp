@@ -36,7 +36,8 @@ struct Storage::ColdState {
   std::uint32_t exports = 0;
   std::size_t exported_bytes = 0;      // size at the first export; the storage may grow later
   Reservation* reservation = nullptr;  // only while an array is being made
-  // Constant after construction, for storages without a resource.
+  // Constant after construction, for storages without a resource. A storage that is kept replaces
+  // the handle of its device by an inner handle.
   std::unique_ptr<StorageOrigin> origin;
   Device device;
   std::uint64_t owners_uses = 0;           // uses up to this version are ordered by the owner

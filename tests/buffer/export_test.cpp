@@ -12,6 +12,7 @@
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/array.hpp"
+#include "tern/buffer/copy.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/memory/budget_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
@@ -243,6 +244,25 @@ TEST_F(ExportTest, EndedExportsAreFreedWithTheLastHandleOfTheDevice) {
     EXPECT_EQ(deferred_frees().count, 1u);
   }
   EXPECT_EQ(deferred_frees().count, 0u);
+}
+
+TEST_F(ExportTest, AnExportThatAnAdoptionHoldsIsFreedWithTheLastHandleOfTheDevice) {
+  {
+    const Device other = sim::open({.policy = sim::Policy::lazy});
+    const Stream work(other);
+    Buffer last(other, Shape{100}, DType::f32);
+    last.fill(1.0f, work);
+    auto held = std::make_shared<Export>(Export::try_begin(last.storage()).value());
+    void* const address = reinterpret_cast<void*>(last.address());
+    last = adopt(other, address, Shape{100}, DType::f32,
+                 {.on_release = [held] { held->end(); }, .stream = work});
+    Buffer copy_of_it(other, Shape{100}, DType::f32);
+    copy(copy_of_it, last, work);
+    last = {};
+    EXPECT_EQ(deferred_frees().count, 1u) << "the copy is pending";
+  }
+  EXPECT_EQ(deferred_frees().count, 0u);
+  EXPECT_EQ(exported_memory().count, 0u);
 }
 
 TEST_F(ExportTest, KeepsItsDeviceUntilItIsReclaimed) {
