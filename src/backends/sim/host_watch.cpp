@@ -66,6 +66,7 @@ bool HostWatch::overlap(const Part& a, const Part& b) noexcept {
 HostWatch::~HostWatch() {
   for (Entry& entry : entries_) {
     for (Part& part : entry.parts) unpoison(part);
+    spans_ended(entry.spans);
   }
 }
 
@@ -85,6 +86,17 @@ void HostWatch::unpoison(Part& part) {
   const std::size_t bytes = std::exchange(part.poisoned_bytes, 0);
   if (bytes == 0) return;
   if (MemoryTool* const tool = memory_tool()) tool->unpoison_unless_freed(part.first, bytes);
+}
+
+SpansNumber HostWatch::submit_spans(const Operation& operation,
+                                    std::span<const Range> ranges) const {
+  if (memory_tool() == nullptr) return 0;
+  std::vector<HostSpan> spans;
+  for (const Range& range : ranges) {
+    spans.push_back({range.address, range.bytes,
+                     range.is_written ? HostSpan::Use::written : HostSpan::Use::read});
+  }
+  return spans_submitted({this, operation.site}, spans);
 }
 
 bool HostWatch::compare(Entry& entry, Part& part, std::vector<Finding>& found) {
@@ -139,7 +151,7 @@ std::uint64_t HostWatch::submitted(Operation operation, std::span<const Range> r
   drop_idle();
   const bool is_too_much = entries_.size() >= max_operations;
   if (is_too_much) forget_contents();
-  Entry entry{++last_number_, std::move(operation), kind, false, {}};
+  Entry entry{++last_number_, std::move(operation), kind, false, {}, 0};
   for (const Range& range : ranges) {
     Part part;
     part.first = static_cast<std::byte*>(const_cast<void*>(range.address));
@@ -153,6 +165,7 @@ std::uint64_t HostWatch::submitted(Operation operation, std::span<const Range> r
     part.ends_with_run = is_too_much;
     entry.parts.push_back(std::move(part));
   }
+  entry.spans = submit_spans(entry.operation, ranges);
   entries_.push_back(std::move(entry));
   return last_number_;
 }
@@ -184,6 +197,7 @@ void HostWatch::has_run(std::uint64_t number) {
   Entry* const entry = find(number);
   if (entry == nullptr) return;
   entry->has_run = true;
+  spans_ended(std::exchange(entry->spans, 0));
   for (Part& part : entry->parts) {
     part.old = {};
     if (part.ends_with_run) part.check = Check::none;
@@ -216,6 +230,7 @@ void HostWatch::drop_idle() {
 void HostWatch::lost(std::uint32_t device) {
   std::erase_if(entries_, [&](Entry& entry) {
     if (entry.operation.device != device) return false;
+    spans_ended(entry.spans);
     for (Part& part : entry.parts) {
       unpoison(part);
       if (part.old.empty() || !is_usable(part.first, part.old.size())) continue;

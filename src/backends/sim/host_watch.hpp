@@ -8,6 +8,9 @@
 //   reads in_flight_byte, and a host that writes too early is reported. Under AddressSanitizer or
 //   Valgrind, the filled memory is also poisoned, so the tool reports the access itself.
 //
+// The ranges of work that has not run are spans in flight (core/spans_in_flight), so that no other
+// device poisons memory that this work reads.
+//
 // Memory that other queued work may read is not filled, and memory that other work may have written
 // is not compared; the checker judges the order of such work. After a host function has run,
 // nothing that was submitted before it is compared, because a host function may access any memory.
@@ -22,6 +25,7 @@
 #include <span>
 #include <vector>
 
+#include "core/spans_in_flight.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/detail/trace/record.hpp"
 
@@ -105,6 +109,7 @@ class HostWatch {
     Kind kind = Kind::copy;
     bool has_run = false;
     std::vector<Part> parts = {};
+    SpansNumber spans = 0;
   };
 
   [[nodiscard]] static bool overlap(const Part& a, const Part& b) noexcept;
@@ -118,6 +123,9 @@ class HostWatch {
   /// Poisons a filled part until the operation runs.
   static void poison(Part& part);
   static void unpoison(Part& part);
+  /// Tells the devices that poison memory themselves which memory the operation uses.
+  [[nodiscard]] SpansNumber submit_spans(const Operation& operation,
+                                         std::span<const Range> ranges) const;
   void drop_idle();
 
   std::list<Entry> entries_;  // oldest first

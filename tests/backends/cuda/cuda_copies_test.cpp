@@ -456,5 +456,24 @@ TEST(CudaCopies, BringBytesFromAPeer) {
   EXPECT_EQ(bench.read(here, 10'000), numbered(10'000));
 }
 
+TEST(CudaCopies, AVectorMayBeTheSourceAndThenTheDestinationUnderAMemoryTool) {
+  test::FakeMemoryTool fake_tool;
+  const ScopedMemoryTool scoped(&fake_tool);
+  sim::FakeDriverOptions options = sim::bench_options();
+  options.sim.policy = sim::Policy::lazy;
+  CudaBench bench(options, small_staging());
+  const Device device(bench.open(0, small_staging()).value());
+  Stream stream(device);
+  const std::vector<std::byte> expected = numbered(4000);
+  std::vector<std::byte> memory = expected;
+  auto* const block = device.allocate(MemoryKind::device, memory.size());
+  stream.copy(block, memory.data(), memory.size());
+  stream.copy(memory.data(), block, memory.size());
+  EXPECT_EQ(fake_tool.poisoned_bytes(), 0u);
+  stream.synchronize();
+  EXPECT_EQ(memory, expected);
+  device.release(block);
+}
+
 }  // namespace
 }  // namespace tern::cuda

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/memory_tool.hpp"
+#include "core/spans_in_flight.hpp"
 #include "support/fake_memory_tool.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/array.hpp"
@@ -376,6 +377,24 @@ TEST_F(HostWatchToolTest, ASourceStaysOpenAndSoDoesWhatTwoOperationsShare) {
   EXPECT_EQ(tool.poisoned_bytes(), 0u);
   static_cast<void>(submit(true));
   EXPECT_EQ(tool.poisoned_bytes(), 0u);
+}
+
+TEST_F(HostWatchToolTest, OtherDevicesLeaveTheMemoryOfPendingWorkOpen) {
+  const HostSpan span{memory.data(), memory.size(), HostSpan::Use::awaited};
+  const std::uint64_t number = submit(false);
+  const SpansNumber during = spans_submitted({&tool}, {&span, 1});
+  EXPECT_EQ(tool.poisoned_bytes(), 0u);
+  EXPECT_TRUE(watch.runs(number, found));
+  watch.has_run(number);
+  EXPECT_TRUE(found.empty());
+  spans_ended(during);
+  // Work that has run, or never will, does not use its memory.
+  const SpansNumber after = spans_submitted({&tool}, {&span, 1});
+  EXPECT_TRUE(is_closed());
+  spans_ended(after);
+  static_cast<void>(submit(false));
+  watch.lost(3);
+  EXPECT_EQ(spans_in_flight(), 0u);
 }
 
 TEST_F(HostWatchToolTest, ALaterUseOpensADestination) {
