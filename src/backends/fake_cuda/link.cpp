@@ -1,5 +1,8 @@
 // Connects the CUDA backend with the fake driver in a program that links both.
 
+#include <cstddef>
+#include <new>
+
 #include "backends/cuda/fake_cuda.hpp"
 #include "backends/fake_cuda/fake_driver.hpp"
 #include "backends/fake_cuda/fake_driver_state.hpp"
@@ -11,8 +14,11 @@ namespace {
 constexpr cuda::FakeCuda fake_cuda = {
     .install =
         [](unsigned device_count) {
-          // Never destroyed, like the devices of the catalog.
-          static FakeDriver& driver = *new FakeDriver({.device_count = device_count});
+          // Never destroyed, like the devices of the catalog. In static storage, so that leak
+          // checkers find what the driver owns.
+          alignas(FakeDriver) static std::byte storage[sizeof(FakeDriver)];
+          static const FakeDriver& driver =
+              *::new (storage) FakeDriver({.device_count = device_count});
           static_cast<void>(driver);
         },
     .get_proc_address =
