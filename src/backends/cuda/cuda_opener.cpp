@@ -65,7 +65,12 @@ Driver load_fake_driver(const FakeCuda* fake) {
         "instead.";
     return driver;
   }
-  fake->install(simulated_devices);
+  if (const Result<void> installed = fake->install(simulated_devices); !installed) {
+    Driver driver;
+    driver.absence =
+        "backend 'cuda' is not available with driver=sim: " + installed.failure().text();
+    return driver;
+  }
   const auto symbol = [](void* context, const char* name) -> void* {
     if (std::string_view(name) != "cuGetProcAddress_v2") return nullptr;
     return reinterpret_cast<void*>(static_cast<const FakeCuda*>(context)->get_proc_address);

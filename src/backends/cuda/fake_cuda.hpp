@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "backends/cuda/driver_table.hpp"
+#include "tern/core/result.hpp"
 #include "tern/detail/device/backend.hpp"
 
 namespace tern::sim {
@@ -18,8 +19,9 @@ class World;
 namespace tern::cuda {
 
 struct FakeCuda {
-  /// Installs a fake driver for the rest of the process.
-  void (*install)(unsigned device_count) = nullptr;
+  /// Installs a fake driver for the rest of the process, with the options that the environment
+  /// sets for simulated devices. Fails with invalid_argument if one of these options is invalid.
+  Result<void> (*install)(unsigned device_count) = nullptr;
   /// Returns the function that looks up the entries of the installed driver.
   cuGetProcAddress_type* get_proc_address = nullptr;
   /// The simulated devices behind the driver that is installed; null if none is.

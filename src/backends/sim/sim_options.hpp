@@ -9,6 +9,7 @@
 #include "tern/backends/sim.hpp"
 #include "tern/core/result.hpp"
 #include "tern/detail/core/config.hpp"
+#include "tern/detail/core/visibility.hpp"
 
 namespace tern::sim {
 
@@ -23,7 +24,7 @@ namespace tern::sim {
 /// invalid_device if the spec is.
 [[nodiscard]] Result<Options> try_read_options(const DeviceSpec& spec, const Config& config);
 /// The same with the configuration of the process.
-[[nodiscard]] Result<Options> try_read_options(const DeviceSpec& spec);
+[[nodiscard]] TERN_EXPORT Result<Options> try_read_options(const DeviceSpec& spec);
 /// Returns all options in canonical form: equal options have equal texts.
 [[nodiscard]] std::string canonical_text(const Options& options);
 

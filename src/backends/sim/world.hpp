@@ -214,7 +214,7 @@ class World {
   /// has changed or freed while a copy could still use it, and closes the trace. In a forked child
   /// the memory is a copy, which the child may change.
   enum class HostMemory : std::uint8_t { compare, ignore };
-  void end_at_exit(HostMemory memory) noexcept;
+  TERN_EXPORT void end_at_exit(HostMemory memory) noexcept;
   [[nodiscard]] std::uint64_t time_ns() const noexcept;
   /// Returns the device and offset of a user's address.
   [[nodiscard]] std::optional<std::pair<std::uint32_t, std::uint64_t>> locate(

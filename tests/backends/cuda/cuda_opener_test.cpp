@@ -2,10 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include "backends/device_spec.hpp"
 #include "support/cuda_bench.hpp"
+#include "tern/backends/catalog.hpp"
+#include "tern/backends/sim.hpp"
+#include "tern/core/error.hpp"
+#include "tern/device/stream.hpp"
+#include "tern/trace/trace_check.hpp"
 
 namespace tern::cuda {
 namespace {
@@ -69,6 +78,61 @@ TEST(CudaOpener, TakesNoOptionButTheSimulatedDriver) {
   refused("cuda?seed=7", "a CUDA device has no option 'seed'");
   refused("cuda?driver=SIM", "driver='SIM' is not accepted");
   refused("cuda?driver=other", "driver='other' is not accepted");
+}
+
+/// The replay line of a finding of a device that this process opens by its spec.
+std::string replay_of_a_race() {
+  const Device device = open_device("cuda:0?driver=sim");
+  const Stream a(device), b(device);
+  auto* const block = static_cast<std::byte*>(device.allocate(MemoryKind::device, 64));
+  static_cast<void>(a.try_fill(block, 64, std::byte{1}));
+  static_cast<void>(b.try_fill(block, 64, std::byte{2}));
+  const std::vector<Finding> found = sim::findings(device);
+  return found.empty() ? "no finding" : found.front().replay;
+}
+
+TEST(CudaOpener, TheEnvironmentSetsTheOptionsOfTheSimulatedDriver) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        setenv("TERN_SIM_SEED", "0x1c9f", 1);
+        setenv("TERN_SIM_SCHEDULE", "lazy", 1);
+        setenv("TERN_SIM_REPORT", "quiet", 1);
+        std::fputs(replay_of_a_race().c_str(), stderr);
+        std::_Exit(0);
+      },
+      testing::ExitedWithCode(0), "TERN_SIM_SEED=0x1c9f TERN_SIM_SCHEDULE=lazy");
+  EXPECT_EXIT(
+      {
+        setenv("TERN_SIM_SEED", "seven", 1);
+        try {
+          static_cast<void>(open_device("cuda:0?driver=sim"));
+        } catch (const InvalidDevice& error) {
+          std::fputs(error.what(), stderr);
+        }
+        std::_Exit(0);
+      },
+      testing::ExitedWithCode(0), "TERN_SIM_SEED has an invalid value");
+}
+
+TEST(CudaOpener, TheTraceOfTheSimulatedDriverIsCompleteAtExit) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const std::string path = testing::TempDir() + "/cuda_opener_test.trace";
+  EXPECT_EXIT(
+      {
+        setenv("TERN_SIM_TRACE", path.c_str(), 1);
+        setenv("TERN_SIM_REPORT", "quiet", 1);
+        static_cast<void>(replay_of_a_race());
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0), "");
+  TraceReader reader = TraceReader::try_open(path).value();
+  TraceRecord record;
+  std::size_t shutdowns = 0;
+  while (reader.try_next(record).value())
+    shutdowns += record.kind == RecordKind::shutdown ? 1u : 0u;
+  EXPECT_EQ(shutdowns, 1u);
+  std::filesystem::remove(path);
 }
 
 }  // namespace
