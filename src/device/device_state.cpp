@@ -80,6 +80,7 @@ DeviceState::DeviceState(std::unique_ptr<Backend> backend)
   auto stream = std::make_unique<StreamState>();
   stream->device = this;
   stream->native = backend_->default_stream();
+  if (host_order_ != nullptr) host_order_->note_stream(0, stream->native);
   std::copy_n("default", 8, stream->name.begin());
   stream->id.store(StreamId(id_, 0, 0).value(), std::memory_order_release);
   slots_[0].store(stream.release(), std::memory_order_release);
@@ -267,6 +268,7 @@ StreamRef DeviceState::begin_stream(const FreeSlot& place, NativeStream native,
   const StreamId id(id_, place.slot, next_number_++);
   StreamState& stream = *place.stream;
   stream.native = native;
+  if (host_order_ != nullptr) host_order_->note_stream(place.slot, native);
   stream.driver_id = 0;
   stream.loans = 0;
   stream.name = {};

@@ -20,7 +20,10 @@ class HostOrder {
   HostOrder(const HostOrder&) = delete;
   HostOrder& operator=(const HostOrder&) = delete;
 
-  /// Called before this thread publishes that marks of the stream in `slot` are done.
+  /// Called when a stream of the device gets the slot, before it gets work.
+  virtual void note_stream(std::uint32_t slot, NativeStream stream) noexcept = 0;
+  /// Called before this thread publishes that marks of the stream in `slot` are done. Passes on
+  /// only what the work of that stream is ordered after, as far as this thread has seen it done.
   virtual void note_seen_done(std::uint32_t slot) noexcept = 0;
   /// Called when this thread relies on a mark of that stream that was seen done before.
   virtual void note_known_done(std::uint32_t slot) noexcept = 0;

@@ -71,6 +71,11 @@ VectorClock Actors::clock_at(ActorId id, std::uint64_t sequence) const {
   return clock;
 }
 
+VectorClock Actors::released_by(ActorId host, ActorId stream) {
+  const VectorClock& clock = at(host).clock;
+  return stream == 0 ? clock : clock_at(stream, clock.at(stream));
+}
+
 std::optional<std::uint64_t> Actors::learned_at(ActorId id, ActorId other,
                                                 std::uint64_t sequence) const noexcept {
   const Actor* actor = find(id);

@@ -84,6 +84,9 @@ class Actors {
   /// Returns the clock of an earlier operation of the actor. For an operation that does not exist
   /// yet, returns the clock now, because nobody can have waited for more.
   [[nodiscard]] VectorClock clock_at(ActorId id, std::uint64_t sequence) const;
+  /// Returns the clock of the host thread, or if `stream` is not 0, the clock of the last operation
+  /// of the stream that the thread is ordered after.
+  [[nodiscard]] VectorClock released_by(ActorId host, ActorId stream);
   /// Returns the operation at which the actor was first ordered after operation `sequence` of
   /// `other`, or nullopt if it is not.
   [[nodiscard]] std::optional<std::uint64_t> learned_at(ActorId id, ActorId other,

@@ -357,7 +357,7 @@ std::optional<Finding> OrderChecker::apply(const TraceRecord& record, OnFinding 
       state.prune_if_grown();
       return std::nullopt;
     case RecordKind::release_edge:
-      state.events[record.event].join(actors.at(record.host).clock);
+      state.events[record.event].join(actors.released_by(record.host, record.actor));
       state.work += actors.at(record.host).clock.size();
       actors.step(record.host);
       return std::nullopt;

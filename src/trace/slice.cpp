@@ -302,7 +302,7 @@ class Replay {
         break;
       case RecordKind::release_edge: {
         Event& event = events_[record.event];
-        event.clock.join(actors.at(record.host).clock);
+        event.clock.join(actors.released_by(record.host, record.actor));
         event.records.push_back(index);
         actors.step(record.host);
         break;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <new>
 #include <utility>
 
@@ -454,6 +455,8 @@ class SimBackend final : public Backend, public HostOrder {
   void destroy_stream(NativeStream stream) noexcept override {
     const Result<Entry> entry = world_->enter("destroy_stream");
     if (!entry) return;
+    std::erase_if(streams_of_slots_,
+                  [&](const auto& one) { return one.second.value == stream.value; });
     world_->end_stream(index_of(stream));
   }
 
@@ -766,11 +769,32 @@ class SimBackend final : public Backend, public HostOrder {
 
   // --- HostOrder
 
+  void note_stream(std::uint32_t slot, NativeStream stream) noexcept override {
+    if (!counts_threads()) return;
+    const Result<Entry> entry = world_->enter("note");
+    if (!entry) return;
+    try {
+      streams_of_slots_.insert_or_assign(slot, stream);
+    } catch (const std::bad_alloc&) {
+      streams_of_slots_.erase(slot);
+    }
+  }
   void note_seen_done(std::uint32_t slot) noexcept override {
-    note_edge(RecordKind::release_edge, slot);
+    if (!counts_threads()) return;
+    const Result<Entry> entry = world_->enter("note");
+    if (!entry) return;
+    // The number of an ended stream may belong to another stream by now. Its marks pass on
+    // everything that this thread knows: an error can be missed, but none is made up.
+    const auto found = streams_of_slots_.find(slot);
+    const ActorId actor = found == streams_of_slots_.end()
+                              ? ActorId{0}
+                              : world_->stream(index_of(found->second)).actor;
+    world_->judge_later({.kind = RecordKind::release_edge, .actor = actor, .event = edge_of(slot)});
   }
   void note_known_done(std::uint32_t slot) noexcept override {
-    note_edge(RecordKind::acquire_edge, slot);
+    if (!counts_threads()) return;
+    const Result<Entry> entry = world_->enter("note");
+    if (entry) world_->judge_later({.kind = RecordKind::acquire_edge, .event = edge_of(slot)});
   }
   void note_known_done(std::uint32_t slot, Backend& waiter,
                        const Submission& submission) noexcept override {
@@ -946,12 +970,6 @@ class SimBackend final : public Backend, public HostOrder {
   [[nodiscard]] bool counts_threads() const noexcept {
     return world_->options().per_thread_host && !world_->runs_in_this_thread();
   }
-  void note_edge(RecordKind kind, std::uint32_t slot) noexcept {
-    if (!counts_threads()) return;
-    const Result<Entry> entry = world_->enter("note");
-    if (entry) world_->judge_later({.kind = kind, .event = edge_of(slot)});
-  }
-
   void learn(const SimEvent& event) {
     world_->judge_later({.kind = RecordKind::host_wait_event, .event = event.number});
   }
@@ -1115,6 +1133,7 @@ class SimBackend final : public Backend, public HostOrder {
   const std::uint32_t index_;
   const DeviceInfo info_;
   HandleTable<SimKernel> kernels_;
+  std::map<std::uint32_t, NativeStream> streams_of_slots_;  // guarded by the lock of the world
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -696,6 +697,41 @@ TEST(SimWorld, WhatAnotherThreadHasSeenDoneOrdersNobodyWhoDoesNotAsk) {
   EXPECT_TRUE(reader.try_fill(pinned, 1, std::byte{2}));
   EXPECT_FALSE(reader.try_fill(pinned + 1, bytes - 1, std::byte{2}))
       << "the mark of another stream";
+}
+
+TEST(SimWorld, AMarkThatAnotherThreadHasSeenDoneOrdersOnlyWhatTheMarkFollows) {
+  const Device device = sim::open({.policy = sim::Policy::lazy, .per_thread_host = true});
+  auto* block = static_cast<std::byte*>(device.allocate(MemoryKind::device, bytes));
+  const Stream marked(device), other(device), reader(device);
+  marked.fill(block, 1, std::byte{1});
+  const Mark mark = marked.mark();
+  sim::release(device, 1);
+  other.fill(block + 1, 1, std::byte{1});
+  device.synchronize();
+  test::Thread([&] {
+    sim::acquire(device, 1);
+    Device::wait(mark);
+    EXPECT_TRUE(reader.try_fill(block, 1, std::byte{2}));
+    EXPECT_FALSE(reader.try_fill(block + 1, 1, std::byte{2})) << "nobody waited for this stream";
+  }).join();
+}
+
+TEST(SimWorld, AMarkOfAnEndedStreamOrdersWhoWaitsForIt) {
+  const Device device = sim::open({.policy = sim::Policy::lazy, .per_thread_host = true});
+  auto* block = static_cast<std::byte*>(device.allocate(MemoryKind::device, bytes));
+  const Stream reader(device);
+  std::optional<Stream> before(device), ended(device);
+  before->fill(block, 1, std::byte{1});
+  ended->wait(before->mark());
+  const Mark mark = ended->mark();
+  before.reset();
+  ended.reset();
+  // Streams that may reuse the numbers of the ended ones.
+  const Stream next(device), last(device);
+  last.fill(block + 8, 1, std::byte{1});
+  test::Thread([&] { device.synchronize(); }).join();
+  reader.wait(mark);
+  EXPECT_TRUE(reader.try_fill(block, 1, std::byte{2}));
 }
 
 TEST(SimWorld, AReportRepeatsTheSettingsThatAreNotTheUsualOnes) {

@@ -79,7 +79,8 @@ enum class RecordKind : std::uint8_t {
   host_wait_mark,   // `host` waits for operation `sequence` of `actor`
   host_wait_event,  // `host` waits for `event`
   host_access,      // `host` itself accesses `touches`
-  release_edge,     // `host` releases its order to `event`, which is any tag
+  release_edge,     // `host` releases its order to `event`, which is any tag; if `actor` is not 0,
+                    // only the order of the work of that stream that `host` knows to be complete
   acquire_edge,     // `host` acquires the order released to `event`
   shutdown,         // the trace ends; blocks that are still live are leaks
   lost_records,     // a gap: `sequence` records are missing, or an unknown number if 0
