@@ -8,7 +8,7 @@
 namespace tern::sim {
 
 StrictWindow::StrictWindow(const Memories& memories, const KernelLaunch& launch)
-    : memories_(memories) {
+    : memories_(memories), launch_(launch), recorder_(&memories) {
   const std::uint64_t page = AliasMemory::page_bytes();
   IntervalMap<bool> writable;  // declared as writable, to the byte
   for (const bool for_writing : {false, true}) {
@@ -35,6 +35,15 @@ StrictWindow::StrictWindow(const Memories& memories, const KernelLaunch& launch)
   }
 }
 
+bool StrictWindow::is_declared(std::uint32_t device, std::uint64_t offset) const noexcept {
+  return std::ranges::any_of(launch_.arguments, [&](const KernelArgument& argument) {
+    if (argument.range_bytes == 0) return false;
+    const auto place = memories_.locate(argument.range_address);
+    return place && place->first == device && offset >= place->second &&
+           offset - place->second < argument.range_bytes;
+  });
+}
+
 std::vector<StrictWindow::Undeclared> StrictWindow::close() {
   const std::uint64_t page = AliasMemory::page_bytes();
   for (const auto& [begin, interval] : pages_) {
@@ -42,18 +51,22 @@ std::vector<StrictWindow::Undeclared> StrictWindow::close() {
   }
   if (recorder_.has_more()) memories_.close_all();
   std::vector<Undeclared> found;
-  for (const void* address : recorder_.touched()) {
-    const auto place = memories_.locate(address);
+  for (const TouchRecorder::Touched& one : recorder_.touched()) {
+    const auto place = memories_.locate(one.address);
     if (!place) continue;
     memories_.of_device(place->first).close_pages(place->second / page * page, page);
-    found.push_back({place->first, place->second, false});
+    // The bytes of an argument can be read, so the access to a declared byte was a write.
+    const bool is_declared_for_read = is_declared(place->first, place->second);
+    found.push_back({place->first, place->second, is_declared_for_read, is_declared_for_read,
+                     one.is_by_other_thread});
   }
   for (const auto& [at, before] : neighbours_) {
     const std::byte* now = memories_.of_device(device_of(at)).alias_of(offset_of(at));
     const auto first = std::ranges::mismatch(before, std::span(now, before.size())).in1;
     if (first == before.end()) continue;
     const std::uint64_t written = at + static_cast<std::uint64_t>(first - before.begin());
-    found.push_back({device_of(written), offset_of(written), true});
+    found.push_back({device_of(written), offset_of(written), true,
+                     is_declared(device_of(written), offset_of(written)), false});
   }
   return found;
 }

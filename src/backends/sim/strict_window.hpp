@@ -3,7 +3,8 @@
 //
 // Accesses to other pages are recorded by the fault handler, with page precision. Writes to
 // undeclared bytes of declared pages are found by comparison, with byte precision. Host memory is
-// always accessible. The object lives around one run of the body, on the thread that runs it.
+// always accessible. Accesses of other threads count too, if only one strict kernel runs. The
+// object lives around one run of the body, on the thread that runs it.
 
 #pragma once
 
@@ -20,14 +21,16 @@ namespace tern::sim {
 
 class StrictWindow {
  public:
-  /// Opens the declared pages.
+  /// Opens the declared pages. The launch must outlive the object.
   StrictWindow(const Memories& memories, const KernelLaunch& launch);
 
   /// An access that the launch did not declare.
   struct Undeclared {
     std::uint32_t device = 0;
     std::uint64_t offset = 0;
-    bool is_written = false;  // else read or written
+    bool is_written = false;            // else read or written
+    bool is_declared_for_read = false;  // so only the write is undeclared
+    bool is_by_other_thread = false;    // not by the thread that runs the body
   };
   /// Closes all pages and returns the undeclared accesses. Call it once, after the body has run.
   [[nodiscard]] std::vector<Undeclared> close();
@@ -42,7 +45,11 @@ class StrictWindow {
     return at & ((std::uint64_t{1} << offset_bits) - 1);
   }
 
+  /// Returns whether an argument declares the byte.
+  [[nodiscard]] bool is_declared(std::uint32_t device, std::uint64_t offset) const noexcept;
+
   const Memories& memories_;
+  const KernelLaunch& launch_;
   IntervalMap<bool> pages_;  // open pages; true: writable
   // The old contents of undeclared bytes on declared pages.
   std::vector<std::pair<std::uint64_t, std::vector<std::byte>>> neighbours_;

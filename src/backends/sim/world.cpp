@@ -1217,6 +1217,13 @@ void World::execute_strictly(const SimStream& stream, const Operation& operation
                               : block->tag == Tag() ? "a block"
                                                     : fmt::format("\"{}\"", block->tag.name());
     const char* verb = one.is_written ? "wrote to" : "touched";
+    const char* const declared =
+        one.is_declared_for_read ? "declared for reading only" : "did not declare";
+    const std::string what =
+        one.is_by_other_thread
+            ? fmt::format("a thread {} {} while kernel \"{}\" ran, which the kernel {}", verb,
+                          whose, kernel, declared)
+            : fmt::format("kernel \"{}\" {} {}, which it {}", kernel, verb, whose, declared);
     // Nobody is in a call that could fail: whoever waits for the kernel hears of it first.
     Result<void> kept = keep(checker_.report(
         FindingCode::undeclared_access,
@@ -1226,8 +1233,10 @@ void World::execute_strictly(const SimStream& stream, const Operation& operation
          .name = kernel,
          .touches = {&touch, 1},
          .site = operation.site},
-        {.what = fmt::format("kernel \"{}\" {} {}, which it did not declare", kernel, verb, whose),
-         .fix = "declare the range as an argument of the launch, or do not access it",
+        {.what = what,
+         .fix = one.is_declared_for_read
+                    ? "declare the range for writing too, as inout() does, or do not write to it"
+                    : "declare the range as an argument of the launch, or do not access it",
          .action = fmt::format("kernel \"{}\" {} [{:#x}, +1 B)", kernel, verb, one.offset)},
         operation.sequence));
     if (!kept && !parked_by_work_) parked_by_work_ = kept.failure();

@@ -376,6 +376,7 @@ struct Strict : testing::Test {
   std::byte* output = allocate("output", bytes);
   std::byte* weights = allocate("weights", 64 * 1024);
   std::byte* many = allocate("many", 1'000 * 4096);
+  std::byte* other_block = nullptr;
 };
 
 TEST_F(Strict, KernelsThatKeepToWhatTheyDeclaredAreQuiet) {
@@ -415,7 +416,40 @@ TEST_F(Strict, S303AKernelTouchesWhatItDidNotDeclare) {
 TEST_F(Strict, S303AKernelWritesWhatItDeclaredToRead) {
   EXPECT_FALSE(run([](const KernelCall& call) { call.argument<std::byte*>(0)[7] = std::byte{9}; }));
   ASSERT_EQ(found().size(), 1u);
-  EXPECT_EQ(found().front().what, "kernel \"scale\" touched \"input\", which it did not declare");
+  EXPECT_EQ(found().front().what,
+            "kernel \"scale\" wrote to \"input\", which it declared for reading only");
+  EXPECT_EQ(found().front().fix,
+            "declare the range for writing too, as inout() does, or do not write to it");
+}
+
+TEST_F(Strict, S303AThreadOfAKernelTouchesWhatTheKernelDidNotDeclare) {
+  const Result<void> waited = run([](const KernelCall& call) {
+    auto& self = *static_cast<Strict*>(call.context);
+    test::Thread([&] {
+      for (std::size_t i = 0; i < 100; ++i) call.argument<std::byte*>(1)[i] = std::byte{3};
+      self.weights[0x2010] = std::byte{7};
+    }).join();
+  });
+  EXPECT_FALSE(waited);
+  ASSERT_EQ(found().size(), 1u);
+  EXPECT_EQ(found().front().code, FindingCode::undeclared_access);
+  EXPECT_EQ(found().front().what,
+            "a thread touched \"weights\" while kernel \"scale\" ran, which the kernel did not "
+            "declare");
+  EXPECT_EQ(read(weights + 0x2010), std::byte{7});
+  EXPECT_DEATH(static_cast<volatile std::byte*>(weights)[0x2010] = std::byte{0}, "TERN-S304");
+}
+
+TEST_F(Strict, S304AThreadTouchesMemoryOfAnotherSimulationWhileAKernelRuns) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const Device other = sim::open({.seed = 5});
+  other_block = static_cast<std::byte*>(other.allocate(MemoryKind::device, 64));
+  EXPECT_DEATH(static_cast<void>(run([](const KernelCall& call) {
+                 auto& self = *static_cast<Strict*>(call.context);
+                 test::Thread([&] { self.other_block[0] = std::byte{7}; }).join();
+               })),
+               "TERN-S304");
+  other.release(other_block);
 }
 
 TEST_F(Strict, S303AKernelWritesBesideWhatItDeclaredOnTheSamePage) {
