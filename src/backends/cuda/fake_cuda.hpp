@@ -20,7 +20,8 @@ namespace tern::cuda {
 
 struct FakeCuda {
   /// Installs a fake driver for the rest of the process, with the options that the environment
-  /// sets for simulated devices. Fails with invalid_argument if one of these options is invalid.
+  /// sets for simulated devices. Fails with invalid_argument if one of these options is invalid,
+  /// and with file if the trace cannot be written.
   Result<void> (*install)(unsigned device_count) = nullptr;
   /// Returns the function that looks up the entries of the installed driver.
   cuGetProcAddress_type* get_proc_address = nullptr;

@@ -9,6 +9,7 @@
 #include "backends/fake_cuda/fake_driver.hpp"
 #include "backends/fake_cuda/fake_driver_state.hpp"
 #include "backends/sim/sim_options.hpp"
+#include "tern/core/error.hpp"
 #include "tern/detail/core/visibility.hpp"
 
 namespace tern::sim {
@@ -23,7 +24,7 @@ void end_trace_at_exit() {
   static_cast<void>(registered);
 }
 
-Result<void> install(unsigned device_count) {
+Result<void> install(unsigned device_count) try {
   const Result<Options> options = try_read_options({});
   if (!options) return options.failure();
   // Never destroyed, like the devices of the catalog. In static storage, so that leak checkers
@@ -34,6 +35,8 @@ Result<void> install(unsigned device_count) {
   static_cast<void>(driver);
   if (!options->trace.empty()) end_trace_at_exit();
   return {};
+} catch (const FileError& error) {
+  return error.failure();
 }
 
 constexpr cuda::FakeCuda fake_cuda = {

@@ -113,6 +113,14 @@ TEST(CudaOpener, TheEnvironmentSetsTheOptionsOfTheSimulatedDriver) {
         std::_Exit(0);
       },
       testing::ExitedWithCode(0), "TERN_SIM_SEED has an invalid value");
+  EXPECT_EXIT(
+      {
+        setenv("TERN_SIM_TRACE", "/nowhere/run.trace", 1);
+        const Result<Device> opened = try_open_device("cuda:0?driver=sim");
+        std::fputs(why(opened).c_str(), stderr);
+        std::_Exit(0);
+      },
+      testing::ExitedWithCode(0), "'/nowhere/run.trace': open failed");
 }
 
 TEST(CudaOpener, TheTraceOfTheSimulatedDriverIsCompleteAtExit) {
