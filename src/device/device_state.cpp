@@ -32,6 +32,7 @@ struct OpenDevices {
   std::condition_variable visit_ended;
   std::unordered_map<std::uint32_t, DeviceState*> by_number;  // guarded by mutex
   std::atomic<std::uint32_t> last_number = 0;
+  std::atomic<std::uint32_t> observers = 0;  // devices whose backend is a HostOrder
 };
 
 OpenDevices& open_devices() {
@@ -77,6 +78,7 @@ DeviceState::DeviceState(std::unique_ptr<Backend> backend)
       generation_(process_generation()),
       id_(next_device_id()) {
   backend_->opened_as(id_);
+  if (host_order_ != nullptr) open_devices().observers.fetch_add(1, std::memory_order_relaxed);
   auto stream = std::make_unique<StreamState>();
   stream->device = this;
   stream->native = backend_->default_stream();
@@ -100,6 +102,7 @@ DeviceState::~DeviceState() {
     open_devices().by_number.erase(id_.value);
     if (is_usable) open_devices().visit_ended.wait(lock, [&] { return visits_ == 0; });
   }
+  if (host_order_ != nullptr) open_devices().observers.fetch_sub(1, std::memory_order_relaxed);
   for (std::size_t i = 0; i < slot_count_; ++i) {
     StreamState* stream = slots_[i].load(std::memory_order_relaxed);
     while (is_usable && stream->record_count > 0) erase_record(*stream, 0);
@@ -398,6 +401,16 @@ std::vector<Device> DeviceState::open_handles() {
     if (Device device = scope->handle(); device.is_open()) all.push_back(std::move(device));
   }
   return all;
+}
+
+void DeviceState::note_host_order(void (HostOrder::*note)(std::uint64_t) noexcept,
+                                  std::uint64_t tag) noexcept {
+  if (open_devices().observers.load(std::memory_order_relaxed) == 0) return;
+  for (DeviceId id = next_open({}); id.value != 0; id = next_open(id)) {
+    const DeviceScope device(id);
+    if (!device || !device->is_in_its_process() || device->host_order() == nullptr) continue;
+    (device->host_order()->*note)(tag);
+  }
 }
 
 Result<void> DeviceState::check_not_elsewhere(const Device& device, const void* address) noexcept {

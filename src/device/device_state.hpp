@@ -206,6 +206,9 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   }
   /// Returns the observer of order between host threads, or null if the backend does not want one.
   [[nodiscard]] HostOrder* host_order() const noexcept { return host_order_; }
+  /// Calls the function for the observer of each open device.
+  static void note_host_order(void (HostOrder::*note)(std::uint64_t) noexcept,
+                              std::uint64_t tag) noexcept;
   /// Returns true if the host has already seen the mark done. Takes no lock, so it works in a
   /// forked child too.
   [[nodiscard]] bool is_known_done(Mark mark) noexcept { return pending(mark) == nullptr; }

@@ -31,6 +31,11 @@ class HostOrder {
   /// backend. Later work of that stream is ordered after the mark, whichever thread submits it.
   virtual void note_known_done(std::uint32_t slot, Backend& waiter,
                                const Submission& submission) noexcept = 0;
+  /// Called before this thread lets other threads continue that wait for `tag`, which is unique
+  /// among Tern's own primitives, and after this thread has waited for it. They never wait for the
+  /// device, because a host function may wait for the tag.
+  virtual void note_released(std::uint64_t tag) noexcept = 0;
+  virtual void note_acquired(std::uint64_t tag) noexcept = 0;
 
  protected:
   HostOrder() = default;

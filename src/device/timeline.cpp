@@ -65,9 +65,15 @@ constexpr std::size_t max_sent = 64;
 /// Interval between queries in a wait with a timeout.
 constexpr std::chrono::milliseconds poll_interval{1};
 
+std::uint64_t next_timeline_number() noexcept {
+  static std::atomic<std::uint64_t> last = 0;
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 }  // namespace
 
 struct TimelineState {
+  const std::uint64_t number = next_timeline_number();  // tag of its host order
   std::mutex mutex;
   std::condition_variable changed;               // the value rose, or a new signal was queued
   std::uint64_t value = 0;                       // guarded by mutex
@@ -143,6 +149,52 @@ void remember(TimelineState& state, DeviceState& device, const Submission& submi
 /// Longer timeouts would overflow the clock. They are treated as unlimited; this one is 146 years.
 constexpr std::uint64_t longest_timeout_ns = std::numeric_limits<std::int64_t>::max() / 2;
 
+Result<void> wait_for(TimelineState& state, std::uint64_t value,
+                      std::uint64_t timeout_ns) noexcept {
+  const bool is_bounded = timeout_ns != 0 && timeout_ns <= longest_timeout_ns;
+  const auto end =
+      std::chrono::steady_clock::now() + std::chrono::nanoseconds(is_bounded ? timeout_ns : 0);
+  std::unique_lock lock(state.mutex);
+  while (state.value < value) {
+    const std::shared_ptr<const Sent> signal = state.signal_for(value);
+    if (is_bounded && std::chrono::steady_clock::now() >= end) {
+      return Failure(ErrorCode::timeout).with("target", value).with("current", state.value);
+    }
+    if (!signal) {
+      if (is_bounded) {
+        state.changed.wait_until(lock, end);
+      } else {
+        state.changed.wait(lock);
+      }
+      continue;
+    }
+    lock.unlock();
+    const Result<bool> is_done = is_bounded ? signal->is_done() : Result<bool>(true);
+    Result<void> waited = is_done ? Result<void>() : Result<void>(is_done.failure());
+    if (!is_bounded) waited = signal->wait();
+    lock.lock();
+    if (!waited) return waited;
+    if (!is_done || *is_done) continue;
+    state.changed.wait_until(lock, std::min(end, std::chrono::steady_clock::now() + poll_interval));
+  }
+  const std::shared_ptr<const Sent> signal = state.signal_for(value);
+  lock.unlock();
+  // The value has been reached. Query the event anyway, so that a checker learns that the host is
+  // ordered after the stream. The event comes right after the signal, so it may still be pending
+  // when the signal has run. If the host or another stream set the value, the signal found here may
+  // be far from running; do not wait for it then.
+  if (!signal) return {};
+  if (signal->is_delivered() && !is_bounded) {
+    static_cast<void>(signal->wait());
+    return {};
+  }
+  for (;;) {
+    const Result<bool> is_done = signal->is_done();
+    if (!is_done || *is_done || !signal->is_delivered()) return {};
+    if (std::chrono::steady_clock::now() >= end) return {};
+  }
+}
+
 }  // namespace
 
 Timeline::Timeline(std::uint64_t value) : state_(std::make_shared<TimelineState>()) {
@@ -154,7 +206,10 @@ std::uint64_t Timeline::value() const noexcept {
   return state_->value;
 }
 
-void Timeline::set(std::uint64_t value) noexcept { state_->raise_to(value); }
+void Timeline::set(std::uint64_t value) noexcept {
+  DeviceState::note_host_order(&HostOrder::note_released, state_->number);
+  state_->raise_to(value);
+}
 
 Result<void> Timeline::try_set(StreamRef stream, std::uint64_t value,
                                CallSite site) const noexcept {
@@ -184,49 +239,9 @@ Result<void> Timeline::try_set(StreamRef stream, std::uint64_t value,
 }
 
 Result<void> Timeline::try_wait(std::uint64_t value, std::uint64_t timeout_ns) const noexcept {
-  const bool is_bounded = timeout_ns != 0 && timeout_ns <= longest_timeout_ns;
-  const auto end =
-      std::chrono::steady_clock::now() + std::chrono::nanoseconds(is_bounded ? timeout_ns : 0);
-  std::unique_lock lock(state_->mutex);
-  while (state_->value < value) {
-    const std::shared_ptr<const Sent> signal = state_->signal_for(value);
-    if (is_bounded && std::chrono::steady_clock::now() >= end) {
-      return Failure(ErrorCode::timeout).with("target", value).with("current", state_->value);
-    }
-    if (!signal) {
-      if (is_bounded) {
-        state_->changed.wait_until(lock, end);
-      } else {
-        state_->changed.wait(lock);
-      }
-      continue;
-    }
-    lock.unlock();
-    const Result<bool> is_done = is_bounded ? signal->is_done() : Result<bool>(true);
-    Result<void> waited = is_done ? Result<void>() : Result<void>(is_done.failure());
-    if (!is_bounded) waited = signal->wait();
-    lock.lock();
-    if (!waited) return waited;
-    if (!is_done || *is_done) continue;
-    state_->changed.wait_until(lock,
-                               std::min(end, std::chrono::steady_clock::now() + poll_interval));
-  }
-  const std::shared_ptr<const Sent> signal = state_->signal_for(value);
-  lock.unlock();
-  // The value has been reached. Query the event anyway, so that a checker learns that the host is
-  // ordered after the stream. The event comes right after the signal, so it may still be pending
-  // when the signal has run. If the host or another stream set the value, the signal found here may
-  // be far from running; do not wait for it then.
-  if (!signal) return {};
-  if (signal->is_delivered() && !is_bounded) {
-    static_cast<void>(signal->wait());
-    return {};
-  }
-  for (;;) {
-    const Result<bool> is_done = signal->is_done();
-    if (!is_done || *is_done || !signal->is_delivered()) return {};
-    if (std::chrono::steady_clock::now() >= end) return {};
-  }
+  Result<void> waited = wait_for(*state_, value, timeout_ns);
+  if (waited) DeviceState::note_host_order(&HostOrder::note_acquired, state_->number);
+  return waited;
 }
 
 }  // namespace tern

@@ -808,6 +808,12 @@ class SimBackend final : public Backend, public HostOrder {
                          .event = edge_of(slot),
                          .site = submission.site});
   }
+  void note_released(std::uint64_t tag) noexcept override {
+    if (counts_threads()) world_->note_edge(RecordKind::release_edge, timeline_bit | tag);
+  }
+  void note_acquired(std::uint64_t tag) noexcept override {
+    if (counts_threads()) world_->note_edge(RecordKind::acquire_edge, timeline_bit | tag);
+  }
 
  private:
   SimDevice& device() noexcept { return world_->device(index_); }
@@ -962,6 +968,7 @@ class SimBackend final : public Backend, public HostOrder {
     return is_done;
   }
 
+  static constexpr std::uint64_t timeline_bit = std::uint64_t{1} << 61;
   /// Numbers for completion that host threads have observed. Events count from 1; tags of the
   /// program have the highest bit set.
   [[nodiscard]] std::uint64_t edge_of(std::uint32_t slot) const noexcept {

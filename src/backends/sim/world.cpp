@@ -211,7 +211,28 @@ Result<Entry> World::enter(const char* call, CallSite site) {
   if (self != first_thread_) note_thread(self);
   call_ = call;
   call_site_ = site;
+  if (options_.per_thread_host) apply_edges();
   return entry;
+}
+
+void World::note_edge(RecordKind kind, std::uint64_t event) noexcept try {
+  const std::lock_guard lock(edges_mutex_);
+  edges_.push_back({kind, event, std::this_thread::get_id()});
+} catch (const std::bad_alloc&) {
+  // The checker misses the order.
+}
+
+void World::apply_edges() {
+  std::vector<Edge> edges;
+  {
+    const std::lock_guard lock(edges_mutex_);
+    edges.swap(edges_);
+  }
+  for (const Edge& edge : edges) {
+    edge_thread_ = edge.thread;
+    judge_later({.kind = edge.kind, .event = edge.event});
+  }
+  edge_thread_.reset();
 }
 
 Failure World::refuse_inside(const char* call, CallSite site) {
@@ -245,7 +266,7 @@ void World::note_thread(std::thread::id self) {
 
 ActorId World::host_actor() {
   if (!options_.per_thread_host) return 0;
-  const std::thread::id self = std::this_thread::get_id();
+  const std::thread::id self = edge_thread_.value_or(std::this_thread::get_id());
   if (threads_.empty()) return threads_.emplace(self, 0).first->second;
   const auto [thread, is_new] = threads_.emplace(self, next_actor_);
   if (is_new) {

@@ -105,6 +105,9 @@ class World {
   /// Locks the simulation for one call. Fails with violation inside a host function or a kernel,
   /// which must not call a device.
   [[nodiscard]] TERN_EXPORT Result<Entry> enter(const char* call, CallSite site = {});
+  /// Records an edge of this thread without the lock, so that it never waits for a host function.
+  /// The next call applies it.
+  void note_edge(RecordKind kind, std::uint64_t event) noexcept;
   /// Returns whether the call is made by a host function or a kernel that the simulation runs.
   [[nodiscard]] bool runs_in_this_thread() const noexcept {
     return runner_.load(std::memory_order_relaxed) == std::this_thread::get_id();
@@ -144,6 +147,8 @@ class World {
                         std::string action);
   /// Returns the actor of the calling host thread.
   [[nodiscard]] ActorId host_actor();
+  /// Applies the edges that threads have noted.
+  void apply_edges();
   /// Returns the ranges for the checker; host memory may give several.
   TERN_EXPORT void add_touch(std::vector<Touch>& touches, TouchKind kind, const void* address,
                              std::size_t bytes, bool is_assumed = false,
@@ -320,6 +325,14 @@ class World {
   Random coins_;
   DecisionLog* const decisions_;
   std::map<std::thread::id, ActorId> threads_;  // with per_thread_host
+  struct Edge {
+    RecordKind kind;
+    std::uint64_t event;
+    std::thread::id thread;
+  };
+  std::mutex edges_mutex_;
+  std::vector<Edge> edges_;                     // guarded by edges_mutex_; oldest first
+  std::optional<std::thread::id> edge_thread_;  // the thread of the edge that is applied now
   ActorId next_actor_ = 1;                      // 0 is the host
   ActorId plenty_of_numbers_ = 256;             // numbers of ended streams are reused from here on
   std::uint64_t retired_time_ns_ = 0;           // of streams whose numbers were reused

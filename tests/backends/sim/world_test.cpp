@@ -750,6 +750,40 @@ TEST(SimWorld, AMarkThatAnotherThreadHasSeenDoneOrdersOnlyWhatTheMarkFollows) {
   }).join();
 }
 
+TEST(SimWorld, ATimelineOrdersTheThreadThatWaitsAfterTheThreadThatSetsIt) {
+  const Device device = sim::open({.policy = sim::Policy::lazy, .per_thread_host = true});
+  auto* pinned = static_cast<std::byte*>(device.allocate(MemoryKind::pinned, bytes));
+  Timeline timeline;
+  sim::host_write(device, pinned, bytes);
+  timeline.set(1);
+  sim::host_write(device, pinned, 1);
+  test::Thread([&] {
+    timeline.wait(1);
+    EXPECT_NO_THROW(sim::host_read(device, pinned + 1, bytes - 1));
+    EXPECT_THROW(sim::host_read(device, pinned, 1), Violation) << "after the timeline was set";
+  }).join();
+}
+
+TEST(SimWorld, AHostFunctionMayWaitForATimelineThatAnotherThreadSets) {
+  const Device device = sim::open({.policy = sim::Policy::lazy, .per_thread_host = true});
+  const Stream stream(device);
+  Timeline begun, timeline;
+  auto both = std::pair(&begun, &timeline);
+  stream.call(
+      [](void* context) {
+        const auto& [first, second] = *static_cast<std::pair<Timeline*, Timeline*>*>(context);
+        first->set(1);
+        second->wait(1);
+      },
+      &both);
+  test::Thread setter([&] {
+    begun.wait(1);
+    timeline.set(1);
+  });
+  stream.synchronize();
+  setter.join();
+}
+
 TEST(SimWorld, AMarkOfAnEndedStreamOrdersWhoWaitsForIt) {
   const Device device = sim::open({.policy = sim::Policy::lazy, .per_thread_host = true});
   auto* block = static_cast<std::byte*>(device.allocate(MemoryKind::device, bytes));
