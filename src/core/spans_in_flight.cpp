@@ -100,6 +100,38 @@ class Registry {
     });
   }
 
+  void poison(const HostSpan& span) noexcept {
+    MemoryTool* const tool = memory_tool();
+    if (tool == nullptr) return;
+    try {
+      const std::lock_guard lock(mutex_);
+      poisoned_.push_back(span);
+      tool->poison(span.address, span.bytes);
+    } catch (const std::bad_alloc&) {
+      // The memory stays accessible.
+    }
+  }
+
+  void unpoison(const HostSpan& span) noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find(poisoned_, span.address, &HostSpan::address);
+    if (found == poisoned_.end()) return;
+    unpoison_all({&*found, 1});
+    poisoned_.erase(found);
+  }
+
+  // The forking thread holds the lock, so the child never inherits it locked by a thread that does
+  // not exist there.
+  void before_fork() noexcept { mutex_.lock(); }
+  void after_fork(bool is_child) noexcept {
+    if (is_child) {
+      for (Entry& entry : entries_) unpoison(entry);
+      unpoison_all(poisoned_);
+      poisoned_.clear();
+    }
+    mutex_.unlock();
+  }
+
   std::size_t count() noexcept {
     const std::lock_guard lock(mutex_);
     return entries_.size();
@@ -127,16 +159,20 @@ class Registry {
     }
   }
   static void unpoison(Entry& entry) noexcept {
+    unpoison_all(entry.poisoned);
+    entry.poisoned.clear();
+  }
+  static void unpoison_all(std::span<const HostSpan> spans) noexcept {
     MemoryTool* const tool = memory_tool();
-    for (const HostSpan& span : entry.poisoned) {
+    for (const HostSpan& span : spans) {
       if (tool != nullptr) tool->unpoison_unless_freed(span.address, span.bytes);
     }
-    entry.poisoned.clear();
   }
 
   std::mutex mutex_;
-  std::list<Entry> entries_;     // guarded by mutex_; oldest first
-  SpansNumber last_number_ = 0;  // guarded by mutex_
+  std::list<Entry> entries_;        // guarded by mutex_; oldest first
+  SpansNumber last_number_ = 0;     // guarded by mutex_
+  std::vector<HostSpan> poisoned_;  // guarded by mutex_; by poison()
 };
 
 Registry& registry() noexcept {
@@ -162,6 +198,18 @@ void spans_ended(SpansNumber number) noexcept {
 }
 void spans_lost(const void* owner) noexcept {
   if (memory_tool() != nullptr) registry().lose(owner);
+}
+void poison_in_flight(const void* address, std::size_t bytes) noexcept {
+  if (memory_tool() != nullptr) registry().poison({address, bytes});
+}
+void unpoison_in_flight(const void* address, std::size_t bytes) noexcept {
+  if (memory_tool() != nullptr) registry().unpoison({address, bytes});
+}
+void spans_before_fork() noexcept {
+  if (memory_tool() != nullptr) registry().before_fork();
+}
+void spans_after_fork(bool is_child) noexcept {
+  if (memory_tool() != nullptr) registry().after_fork(is_child);
 }
 std::size_t spans_in_flight() noexcept { return memory_tool() == nullptr ? 0 : registry().count(); }
 

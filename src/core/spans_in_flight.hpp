@@ -62,6 +62,15 @@ inline void end_spans(void* number) { spans_ended(reinterpret_cast<SpansNumber>(
 }
 /// Call when a device is lost. Removes all operations of the device.
 void spans_lost(const void* owner) noexcept;
+/// Poisons memory for a caller that keeps its own records. Undo it with unpoison_in_flight() and
+/// the same range.
+void poison_in_flight(const void* address, std::size_t bytes) noexcept;
+void unpoison_in_flight(const void* address, std::size_t bytes) noexcept;
+
+/// For the fork hook: the child has no devices, so it may use its copy of all memory in flight.
+void spans_before_fork() noexcept;
+void spans_after_fork(bool is_child) noexcept;
+
 /// Returns the number of operations in flight on all devices. For tests.
 [[nodiscard]] std::size_t spans_in_flight() noexcept;
 

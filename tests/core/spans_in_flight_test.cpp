@@ -1,10 +1,13 @@
 #include "core/spans_in_flight.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <string>
 #include <vector>
 
+#include "core/process.hpp"
 #include "support/fake_memory_tool.hpp"
 
 namespace tern {
@@ -41,6 +44,17 @@ TEST_F(SpansInFlightTest, WhatIsAwaitedIsClosedUntilItsOperationRuns) {
   EXPECT_EQ(spans_in_flight(), 1u);
   spans_ended(number);
   EXPECT_EQ(spans_in_flight(), 0u);
+}
+
+TEST_F(SpansInFlightTest, WhatIsAwaitedIsOpenInAForkedChild) {
+  static_cast<void>(process_generation());
+  static_cast<void>(submit(memory, Use::awaited));
+  const pid_t child = fork();
+  if (child == 0) _exit(is_open(memory) ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(is_open(memory));
 }
 
 TEST_F(SpansInFlightTest, WhatWasNeverSubmittedIsOpenAgain) {
@@ -102,8 +116,7 @@ TEST_F(SpansInFlightTest, FreedMemoryStaysClosedAndTheCopyIsNamed) {
   testing::internal::CaptureStderr();
   spans_run(number);
   const std::string printed = testing::internal::GetCapturedStderr();
-  EXPECT_NE(printed.find("will write 100 bytes of freed host memory"),
-            std::string::npos)
+  EXPECT_NE(printed.find("will write 100 bytes of freed host memory"), std::string::npos)
       << printed;
   EXPECT_NE(printed.find("spans_in_flight_test.cpp:"), std::string::npos) << printed;
   EXPECT_FALSE(is_open(memory));

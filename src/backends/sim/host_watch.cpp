@@ -76,16 +76,14 @@ HostWatch::Entry* HostWatch::find(std::uint64_t number) noexcept {
 }
 
 void HostWatch::poison(Part& part) {
-  MemoryTool* const tool = memory_tool();
-  if (tool == nullptr) return;
+  if (memory_tool() == nullptr) return;
   part.poisoned_bytes = part.old.size();
-  tool->poison(part.first, part.poisoned_bytes);
+  poison_in_flight(part.first, part.poisoned_bytes);
 }
 
 void HostWatch::unpoison(Part& part) {
   const std::size_t bytes = std::exchange(part.poisoned_bytes, 0);
-  if (bytes == 0) return;
-  if (MemoryTool* const tool = memory_tool()) tool->unpoison_unless_freed(part.first, bytes);
+  if (bytes != 0) unpoison_in_flight(part.first, bytes);
 }
 
 SpansNumber HostWatch::submit_spans(const Operation& operation,

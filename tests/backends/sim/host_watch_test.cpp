@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "core/memory_tool.hpp"
+#include "core/process.hpp"
 #include "core/spans_in_flight.hpp"
 #include "support/fake_memory_tool.hpp"
 #include "tern/backends/sim.hpp"
@@ -395,6 +398,19 @@ TEST_F(HostWatchToolTest, OtherDevicesLeaveTheMemoryOfPendingWorkOpen) {
   static_cast<void>(submit(false));
   watch.lost(3);
   EXPECT_EQ(spans_in_flight(), 0u);
+}
+
+TEST_F(HostWatchToolTest, AForkedChildMayUseItsCopyOfADestination) {
+  static_cast<void>(process_generation());
+  const std::uint64_t number = submit(true);
+  const pid_t child = fork();
+  if (child == 0) _exit(tool.poisoned_bytes() == 0 ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(is_closed());
+  EXPECT_TRUE(watch.runs(number, found));
+  EXPECT_EQ(tool.poisoned_bytes(), 0u);
 }
 
 TEST_F(HostWatchToolTest, ALaterUseOpensADestination) {
