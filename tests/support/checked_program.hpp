@@ -109,7 +109,10 @@ class CheckedProgram {
   void host_wait_event(std::uint64_t event) {
     check({.kind = RecordKind::host_wait_event, .event = event});
   }
-  void release_edge(std::uint64_t tag) { check({.kind = RecordKind::release_edge, .event = tag}); }
+  /// With a stream, releases only the order of the work of the stream that is known to be complete.
+  void release_edge(std::uint64_t tag, ActorId stream = 0) {
+    check({.kind = RecordKind::release_edge, .actor = stream, .event = tag});
+  }
   void acquire_edge(std::uint64_t tag) { check({.kind = RecordKind::acquire_edge, .event = tag}); }
   void lose(std::uint64_t count = 0) {
     check({.kind = RecordKind::lost_records, .sequence = count});

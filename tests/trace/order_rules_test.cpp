@@ -333,6 +333,25 @@ TEST_F(OrderRules, AReleaseCoversWhatCameBeforeItOnly) {
   finds("TERN-S106", p.by(h1).host_write(host(0, 8)));
 }
 
+TEST_F(OrderRules, AReleaseForAStreamCoversWhatTheThreadKnowsOfThatStreamOnly) {
+  const ActorId h1 = p.thread("H1");
+  make_block();
+  silent(p.write(b, device(0, 8)));
+  p.join(b, a);
+  silent(p.write(a, device(8, 8)));
+  p.host_wait(a);
+  silent(p.write(a, device(16, 8)));
+  silent(p.write(b, device(24, 8)));
+  p.host_wait(b);
+  silent(p.host_write(host(0, 8)));
+  p.release_edge(5, a);
+  p.by(h1).acquire_edge(5);
+  silent(p.by(h1).write(c, device(0, 16)));
+  finds("TERN-S101", p.by(h1).write(c, device(16, 8)));
+  finds("TERN-S101", p.by(h1).write(c, device(24, 8)));
+  finds("TERN-S105", p.by(h1).host_read(host(0, 8)));
+}
+
 TEST_F(OrderRules, ReleasesOfATagAddUp) {
   const ActorId h1 = p.thread("H1");
   const ActorId h2 = p.thread("H2");
