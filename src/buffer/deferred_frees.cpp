@@ -80,8 +80,8 @@ void DeferredFrees::reclaim_for(DeviceState& device) noexcept {
     }
     return false;
   };
-  // Freeing memory may call an owner that ends other exports, which need a wait of their own. So
-  // repeat.
+  // Freeing a storage may run a release callback that ends other exports. Those need another wait,
+  // so repeat.
   for (bool is_first = true; keeps_any(!is_first); is_first = false) {
     // No other code can wait for the device any more.
     const Result<void> waited = device.synchronize();

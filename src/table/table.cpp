@@ -107,7 +107,7 @@ class Table::Rows {
       const Result<std::uint64_t> writes = cell_.storage()->try_count_writes();
       if (!writes) return writes.failure();
       const std::lock_guard lock(mutex_);
-      // If another thread wrote meanwhile, nobody knows which of the two values is there.
+      // If another thread wrote in between, either value may be the last one.
       known_ = *writes == *before + 1 ? std::optional(rows) : std::nullopt;
       seen_ = *writes;
       return {};

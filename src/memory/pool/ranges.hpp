@@ -82,8 +82,8 @@ class Ranges {
                              std::uint64_t alignment) noexcept;
   /// Takes addresses without memory. The search is thorough.
   [[nodiscard]] Descriptor* take_unbacked(std::uint64_t granules, std::uint64_t alignment) noexcept;
-  /// Takes addresses without memory and without neighbours for which is_wanted(offset, granules)
-  /// returns true. Returns null if there are none.
+  /// Takes a range of addresses that has no memory and no neighbours and for which
+  /// is_wanted(offset, granules) returns true. Returns null if there is no such range.
   template <class IsWanted>
   [[nodiscard]] Descriptor* take_unbacked_alone(IsWanted is_wanted) noexcept {
     Descriptor* const found = unbacked_.find_if([&](const Descriptor& range) {

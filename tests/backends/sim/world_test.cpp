@@ -746,7 +746,8 @@ TEST(SimWorld, AMarkThatAnotherThreadHasSeenDoneOrdersOnlyWhatTheMarkFollows) {
     sim::acquire(device, 1);
     Device::wait(mark);
     EXPECT_TRUE(reader.try_fill(block, 1, std::byte{2}));
-    EXPECT_FALSE(reader.try_fill(block + 1, 1, std::byte{2})) << "nobody waited for this stream";
+    EXPECT_FALSE(reader.try_fill(block + 1, 1, std::byte{2}))
+        << "no thread has waited for this stream";
   }).join();
 }
 
