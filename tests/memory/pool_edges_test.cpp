@@ -675,35 +675,36 @@ TEST(PoolEdges, KnowsThePeakOfOneStreamToTheByte) {
   EXPECT_EQ(pool.statistics().peak_live_bytes, 3 * mib);
 }
 
-TEST(PoolEdges, ForgetsAFailureAfterAFree) {
+/// A pool in which one block is in the way of a request for 7 MiB. During the request, the block is
+/// freed into the cache of its stream, after the search has looked there.
+struct BlockInTheWay {
+  BlockInTheWay() {
+    const Block before = pool.allocate({.bytes = 3 * mib});
+    const Block between = pool.allocate({.bytes = 1 * kib, .stream = b});
+    pool.deallocate(pool.allocate({.bytes = 1 * kib, .stream = c}), c);
+    pool.deallocate(before, {});
+    fake.ledger->run_after(Call::record, [this, between] { pool.deallocate(between, b); });
+  }
+
   test::FakeDevice fake;
-  const Stream b(fake.device), c(fake.device);
-  PoolResource pool(fake.device, {.limit_bytes = 8 * mib, .initial_bytes = 8 * mib});
-  const Block before = pool.allocate({.bytes = 3 * mib});
-  const Block between = pool.allocate({.bytes = 1 * kib, .stream = b});
-  pool.deallocate(pool.allocate({.bytes = 1 * kib, .stream = c}), c);
-  pool.deallocate(before, {});
-  // The one block in the way is freed into its stream's cache, behind the search's look at that.
-  fake.ledger->run_after(Call::record, [&] { pool.deallocate(between, b); });
-  EXPECT_FALSE(pool.try_allocate({.bytes = 7 * mib, .wait = Wait::never}));
-  ASSERT_EQ(pool.statistics().live_blocks, 0u);
-  const Result<Block> fits = pool.try_allocate({.bytes = 7 * mib});
+  Stream b{fake.device}, c{fake.device};
+  PoolResource pool{fake.device, {.limit_bytes = 8 * mib, .initial_bytes = 8 * mib}};
+};
+
+TEST(PoolEdges, ForgetsAFailureAfterAFree) {
+  BlockInTheWay test;
+  EXPECT_FALSE(test.pool.try_allocate({.bytes = 7 * mib, .wait = Wait::never}));
+  ASSERT_EQ(test.pool.statistics().live_blocks, 0u);
+  const Result<Block> fits = test.pool.try_allocate({.bytes = 7 * mib});
   ASSERT_TRUE(fits) << fits.failure().text();
-  pool.deallocate(*fits, {});
+  test.pool.deallocate(*fits, {});
 }
 
 TEST(PoolEdges, ARequestThatMayWaitSearchesAgainAfterAFree) {
-  test::FakeDevice fake;
-  const Stream b(fake.device), c(fake.device);
-  PoolResource pool(fake.device, {.limit_bytes = 8 * mib, .initial_bytes = 8 * mib});
-  const Block before = pool.allocate({.bytes = 3 * mib});
-  const Block between = pool.allocate({.bytes = 1 * kib, .stream = b});
-  pool.deallocate(pool.allocate({.bytes = 1 * kib, .stream = c}), c);
-  pool.deallocate(before, {});
-  fake.ledger->run_after(Call::record, [&] { pool.deallocate(between, b); });
-  const Result<Block> fits = pool.try_allocate({.bytes = 7 * mib});
+  BlockInTheWay test;
+  const Result<Block> fits = test.pool.try_allocate({.bytes = 7 * mib});
   ASSERT_TRUE(fits) << fits.failure().text();
-  pool.deallocate(*fits, {});
+  test.pool.deallocate(*fits, {});
 }
 
 TEST(PoolEdges, WorksInAForkedChildWhicheverLockWasHeld) {
