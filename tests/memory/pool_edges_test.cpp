@@ -235,8 +235,16 @@ TEST(PoolEdges, KeepsAReservationThatTheDriverDoesNotTakeBack) {
   std::vector<void*> others;  // no addresses are left
   while (const Result<void*> other = device.try_reserve(8 * mib)) others.push_back(*other);
   sim::set_faults(device, "free#1+=fail");
-  EXPECT_FALSE(pool.try_allocate({.bytes = 500 * mib, .stream = stream}));
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_FALSE(pool.try_allocate({.bytes = 500 * mib, .stream = stream}));
+  }
   sim::set_faults(device, "");
+  // The pool still has its addresses, and there are no others.
+  const Result<Block> small = pool.try_allocate({.bytes = 40 * mib, .stream = stream});
+  ASSERT_TRUE(small) << small.failure().text();
+  pool.deallocate(*small, stream);
+  stream.synchronize();
+  pool.trim(0);
   for (void* other : others) device.try_unreserve(other, 8 * mib).value();
   const Result<Block> block = pool.try_allocate({.bytes = 500 * mib, .stream = stream});
   ASSERT_TRUE(block) << block.failure().text();
