@@ -53,6 +53,9 @@ void add_arrays(Context& context, const Stage& stage, const ResourceHandle& pool
                  .baseline_name = "a block of the pool",
                  .baseline = seconds[1] * each,
                  .goal_ratio = goal_share});
+    add_instructions(context, fmt::format("{} array, made and dropped", format_bytes(bytes)), [&] {
+      const Array<float> array = Array<float>::uninitialized(pool, count, {.stream = stream});
+    });
   }
 }
 

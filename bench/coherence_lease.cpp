@@ -8,6 +8,7 @@
 #include <string>
 
 #include "bench/copy_stage.hpp"
+#include "bench/instruction_count.hpp"
 #include "bench/measure.hpp"
 #include "tern/coherence/unified_buffer.hpp"
 #include "tern/core/bytes.hpp"
@@ -38,6 +39,7 @@ void add_leases(Context& context, const CopyStage& stage) {
                  .unit = "ns",
                  .better = Better::lower,
                  .goal = goal_lease_ns});
+    add_instructions(context, name, [&] { lease(); });
   };
   add("a host read, opened and closed", [&] { static_cast<void>(buffer.read_host()); });
   add("a device read, opened and closed", [&] { static_cast<void>(buffer.read_device(stream)); });

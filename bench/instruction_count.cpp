@@ -254,4 +254,13 @@ InstructionCount count_instructions(const std::function<void()>& function) {
   return InstructionCount{.refusal = text_of(message)};
 }
 
+void add_instructions(Context& context, const std::string& name,
+                      const std::function<void()>& function) {
+  const InstructionCount count = count_instructions(function);
+  if (!count.refusal.empty()) return;
+  context.add({.name = name + ", instructions",
+               .value = static_cast<double>(count.instructions),
+               .better = Better::lower});
+}
+
 }  // namespace tern::bench

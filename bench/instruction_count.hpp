@@ -11,6 +11,8 @@
 #include <functional>
 #include <string>
 
+#include "bench/case.hpp"
+
 namespace tern::bench {
 
 struct InstructionCount {
@@ -22,6 +24,10 @@ struct InstructionCount {
 
 /// Call from one thread at a time. The function must not throw.
 [[nodiscard]] InstructionCount count_instructions(const std::function<void()>& function);
+
+/// Adds the figure "NAME, instructions", or nothing where instructions cannot be counted.
+void add_instructions(Context& context, const std::string& name,
+                      const std::function<void()>& function);
 
 /// Returns whether the instruction reads, modifies and writes memory in one step. `code` has 16
 /// bytes, the maximum length of an instruction. Knows the instructions of the machine that it was

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "bench/instruction_count.hpp"
 #include "bench/pair_timing.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -82,6 +83,11 @@ void run(Context& context) {
       figure.goal = goal_ns;
       context.add(std::move(figure));
     }
+    add_instructions(context, fmt::format("{}, allocate and free", size), [&] {
+      const Result<Block> block =
+          all.front()->try_allocate({.bytes = bytes, .stream = stage.streams[0]});
+      if (block) static_cast<void>(all.front()->try_deallocate(*block, stage.streams[0]));
+    });
   }
   add_by_handle(context, stage, all.front());
 }
