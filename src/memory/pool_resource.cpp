@@ -93,20 +93,22 @@ std::size_t PoolResource::good_size(const Request& request) const noexcept {
 }
 
 Result<Block> PoolResource::try_allocate(const Request& request) noexcept {
-  if (const pool::Descriptor* const range = pool_->try_hit(request))
-    return pool_->result_of(*range);
-  return allocate_slow(request);
+  const pool::Pool::Hit hit = pool_->try_hit(request);
+  if (hit.range != nullptr) return pool_->result_of(*hit.range);
+  return allocate_slow(request, hit.is_miss);
 }
 
 // A separate function, so that the fast path needs no stack space for failures.
-[[gnu::noinline]] Result<Block> PoolResource::allocate_slow(const Request& request) noexcept {
+[[gnu::noinline]] Result<Block> PoolResource::allocate_slow(const Request& request,
+                                                            bool is_miss) noexcept {
   if (request.bytes == 0) {
     pool_->note_request(false);
     return Block{};
   }
   retry_before_allocation();
   const Result<void> fits = check(request);
-  Result<Block> block = fits ? pool_->try_allocate(request) : Result<Block>(fits.failure());
+  Result<Block> block =
+      fits ? pool_->try_allocate(request, is_miss) : Result<Block>(fits.failure());
   if (block) return block;
   pool_->note_request(true);
   return Failure(block.failure()).at(request.site);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -229,6 +230,29 @@ TEST_F(PoolUnseen, AreNotQueriedAfterAHostWait) {
   const std::uint64_t before = pool.pool_statistics().polls;
   EXPECT_EQ(pool.poll(), 16 * mib);
   EXPECT_EQ(pool.pool_statistics().polls, before);
+}
+
+// Blocks leave the cache at once where memory is short, so each free is in flight.
+TEST(PoolShortOfMemory, QueriesStreamsOnceForManyFrees) {
+  const Device device = open_device("sim?check=off&schedule=eager&memory=1GiB");
+  PoolResource pool(device, {.limit_bytes = 512 * mib, .initial_bytes = 512 * mib});
+  const Stream stream(device);
+  std::vector<Block> live;
+  for (int i = 0; i < 220; ++i) live.push_back(pool.allocate({.bytes = 2 * mib, .stream = stream}));
+  const PoolStatistics before = pool.pool_statistics();
+  std::mt19937_64 random(1);
+  constexpr std::size_t rounds = 1000;
+  for (std::size_t i = 0; i < rounds; ++i) {
+    Block& one = live[random() % live.size()];
+    pool.deallocate(one, stream);
+    one = pool.allocate({.bytes = mib + random() % mib, .stream = stream});
+  }
+  const PoolStatistics after = pool.pool_statistics();
+  // Otherwise the caches serve the requests, and the bound below means nothing.
+  EXPECT_GE(after.available_hits + after.own_in_flight_hits,
+            before.available_hits + before.own_in_flight_hits + rounds / 2);
+  EXPECT_LE(after.polls - before.polls, rounds / 4);
+  for (const Block& block : live) pool.deallocate(block, stream);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, PoolPending, testing::Values("host", "sim?check=off", "opencl:0"),

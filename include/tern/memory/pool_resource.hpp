@@ -178,7 +178,7 @@ class TERN_EXPORT PoolResource final : public Resource {
   [[nodiscard]] bool check_invariants() const noexcept;
 
  private:
-  [[nodiscard]] Result<Block> allocate_slow(const Request& request) noexcept;
+  [[nodiscard]] Result<Block> allocate_slow(const Request& request, bool is_miss) noexcept;
 
   const std::unique_ptr<pool::Pool> pool_;
 };

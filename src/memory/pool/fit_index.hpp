@@ -18,6 +18,13 @@
 
 namespace tern::pool {
 
+/// Returns the first offset in the range that is a multiple of `alignment`, a power of two. It may
+/// be behind the end of the range.
+[[nodiscard]] inline std::uint64_t aligned_begin(const Descriptor& range,
+                                                 std::uint64_t alignment) noexcept {
+  return (range.offset + alignment - 1) & ~(alignment - 1);
+}
+
 class FitIndex {
  public:
   static constexpr std::size_t octaves = 40;
@@ -76,7 +83,7 @@ class FitIndex {
   }
   [[nodiscard]] static bool fits(const Descriptor& range, std::uint64_t granules,
                                  std::uint64_t alignment) noexcept {
-    const std::uint64_t begin = (range.offset + alignment - 1) / alignment * alignment;
+    const std::uint64_t begin = aligned_begin(range, alignment);
     return begin - range.offset <= range.size && range.size - (begin - range.offset) >= granules;
   }
 

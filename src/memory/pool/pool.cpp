@@ -24,6 +24,9 @@ constexpr std::uint64_t seals_per_pool = 256, seals_for_one_stream = 16;
 /// many as are in flight, and 1/256 of the pool.
 constexpr std::uint64_t settle_granules = mib / granule_bytes;
 constexpr std::uint64_t settles_per_pool = 256;
+/// If memory is short, streams are queried when this fraction of the free memory is in flight:
+/// available ranges can be joined, and ranges in flight cannot.
+constexpr std::size_t in_flight_share = 32;
 /// Upper bound on stream queries per allocation.
 constexpr std::size_t max_questions_per_request = 16;
 /// The fraction of a device for which addresses are reserved at a time, because other code needs
@@ -70,6 +73,12 @@ std::uint64_t requested_alignment(const Request& request) noexcept {
   return std::max<std::uint64_t>(request.alignment / granule_bytes, 1);
 }
 
+/// Every request reads these values, so they are written only when they change.
+template <class Value>
+void set(std::atomic<Value>& to, std::type_identity_t<Value> value) noexcept {
+  if (to.load(std::memory_order_relaxed) != value) to.store(value, std::memory_order_relaxed);
+}
+
 Suballocation as_note(const Block& block) noexcept {
   return {block.address, block.bytes, block.generation.value()};
 }
@@ -86,12 +95,13 @@ Pool::Pool(const Resource& owner, Device device, const PoolOptions& options)
       wants_notes_(device_.info().wants_notes),
       host_shares_(options.kind != MemoryKind::device),
       has_pages_(choose_pages(device_, options)),
+      total_bytes_(device_.info().total_bytes),
       poisoning_(host_shares_ || device_.can(Capability::host_access)),
       is_plain_(!wants_notes_ && !host_shares_ && !poisoning_.is_on()),
       ranges_(&owner, device_id_, has_pages_ ? PageStore::page_granules : 0),
       limit_bytes_(options.limit_bytes) {
   if (has_pages_) {
-    const std::size_t most = device_.info().total_bytes;
+    const std::size_t most = total_bytes_;
     pages_.emplace(device_, std::max(most / regions_per_device, std::min(most, min_region_bytes)),
                    poisoning_);
     ranges_.set_handles(pages_->handles());
@@ -100,6 +110,7 @@ Pool::Pool(const Resource& owner, Device device, const PoolOptions& options)
     segments_.emplace(device_, options.kind, poisoning_);
   }
   static_cast<void>(try_cache(host_slot).value());
+  set_bounds({});
   note_change();
 }
 
@@ -138,18 +149,18 @@ void Pool::note_begin(const Descriptor& range, const Request& request) noexcept 
   }
 }
 
-Descriptor* Pool::take_larger(StreamCache& cache, std::size_t bytes) noexcept {
+Pool::Hit Pool::take_larger(StreamCache& cache, std::size_t bytes) noexcept {
   const std::size_t granted = granted_bytes(bytes);
   Descriptor* const range = cache.take_larger(granted, 1);
-  if (range == nullptr) return nullptr;
+  if (range == nullptr) return {nullptr, true};
   if (range->place->count() == BlockPlace::last_count) {
     static_cast<void>(cache.put_slow(*range, boundless));
-    return nullptr;
+    return {};
   }
   // The block had the whole range before, or another part of it.
   range->place->bytes.store(granted, std::memory_order_relaxed);
   cache.begin_slack(*range, granted / granule_bytes);
-  return range;
+  return {range};
 }
 
 Result<Block> Pool::try_begin_block(Descriptor& range, Search& search) noexcept {
@@ -179,7 +190,7 @@ Result<Block> Pool::try_begin_block(Descriptor& range, Search& search) noexcept 
   return result_of(range);
 }
 
-Result<Block> Pool::try_allocate(const Request& request) noexcept {
+Result<Block> Pool::try_allocate(const Request& request, bool is_miss) noexcept {
   const StreamId id = request.stream.id();
   if (!is_same_process(process_)) return check_not_forked(process_).failure();
   if (id) {
@@ -193,6 +204,7 @@ Result<Block> Pool::try_allocate(const Request& request) noexcept {
   if (request.bytes >= min_large_bytes && has_pages_) {
     search.alignment = std::max(search.alignment, PageStore::page_granules);
   }
+  search.is_miss = is_miss;
   Descriptor* const range = find(search);
   if (range == nullptr) {
     if (search.failure) return *search.failure;
@@ -204,7 +216,7 @@ Result<Block> Pool::try_allocate(const Request& request) noexcept {
 
 Descriptor* Pool::find(Search& search) noexcept {
   using Counts = StreamCache::Counts;
-  {
+  if (!search.is_miss) {
     const std::lock_guard lock(search.cache.lock);
     const StreamId id = search.request.stream.id();
     if (!host_shares_ && id) search.cache.stream = id;
@@ -215,10 +227,9 @@ Descriptor* Pool::find(Search& search) noexcept {
   const bool is_recycled = search.request.only_recycled;
   if (is_over_limit()) {
     poll(SIZE_MAX);
-    if (exceeds_limit(search.granules)) return nullptr;
+    if (exceeds(search.granules, limit_bytes_.load(std::memory_order_relaxed))) return nullptr;
   }
-  // If memory is short, prefer ranges that streams have passed: available ranges can be joined.
-  if (is_tight_.load(std::memory_order_relaxed) && !is_recycled) {
+  if (is_polling_due_.load(std::memory_order_relaxed) && !is_recycled) {
     poll(max_questions_per_request);
   } else if (is_settling_due_.load(std::memory_order_relaxed)) {
     // Otherwise fresh memory of a segment would be used before freed memory.
@@ -231,7 +242,7 @@ Descriptor* Pool::find(Search& search) noexcept {
     ++search.cache.counts.known_refusals;
     return nullptr;
   }
-  if (exceeds_limit(search.granules)) return nullptr;
+  if (exceeds(search.granules, limit_bytes_.load(std::memory_order_relaxed))) return nullptr;
   // Query a few streams first. Before the pool grows, query every stream that may have passed
   // enough; otherwise their memory would never be reused.
   for (const std::size_t max_questions : {max_questions_per_request, SIZE_MAX}) {
@@ -327,11 +338,10 @@ bool Pool::may_have_enough(std::uint64_t granules) noexcept {
          ranges_.in_flight_granules() + ranges_.available().total() >= granules;
 }
 
-bool Pool::exceeds_limit(std::uint64_t granules) noexcept {
-  const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
-  if (limit == 0) return false;
+bool Pool::exceeds(std::uint64_t granules, std::size_t max_bytes) noexcept {
+  if (max_bytes == 0) return false;
   const std::uint64_t live = live_bytes();
-  return live > limit || granules * granule_bytes > limit - live;
+  return live > max_bytes || granules * granule_bytes > max_bytes - live;
 }
 
 Descriptor* Pool::take(Search& search, Thoroughness how) noexcept {
@@ -351,7 +361,8 @@ Descriptor* Pool::take(Search& search, Thoroughness how) noexcept {
                                                   : Ranges::Placement::tightest);
   }
   Descriptor* own = nullptr;
-  if (!host_shares_ && search.request.stream.id()) {
+  const bool is_exact = available != nullptr && available->size == search.granules;
+  if (!is_exact && !host_shares_ && search.request.stream.id()) {
     own = Ranges::find_in_flight(search.cache.lane, search.granules, search.alignment);
   }
   // The tighter fit keeps large ranges whole.
@@ -405,44 +416,25 @@ Descriptor* Pool::steal(Search& search) noexcept {
 }
 
 Descriptor* Pool::reclaim(Search& search) noexcept {
-  using Counts = StreamCache::Counts;
-  const auto again = [&]() -> Descriptor* {
-    if (Descriptor* range = take(search, Thoroughness::thorough)) return range;
-    if (search.failure) return nullptr;
-    const std::lock_guard growth(growth_mutex_);
-    if (has_pages_) {
-      search.rung = &Counts::remapped_hits;
-      Descriptor* range = remap(search);
-      if (range != nullptr || search.failure) return range;
-    } else {
-      // Free segments of other sizes are released to allow one of this size.
-      const std::size_t bytes = search.granules * granule_bytes;
-      const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
-      if (limit == 0 || bytes <= limit) release_free(limit == 0 ? 0 : limit - bytes, 0);
-      Descriptor* range = grow(search);
-      if (range != nullptr || search.failure || !search.reason) return range;
-      // The driver may have room for the segment once it has all other free ones back.
-      if (release_free(0, 0) == 0) return nullptr;
-    }
-    return grow(search);
-  };
   // While other threads allocate and free, memory may be free at no moment of one round, although
   // little is live. So rounds are repeated as long as something happens.
   constexpr int max_rounds = 100;
   for (int round = 0; round < max_rounds; ++round) {
     const std::uint64_t before = activity();
-    if (Descriptor* range = reclaim_once(search, again)) return range;
+    if (Descriptor* range = reclaim_once(search)) return range;
     if (search.failure || search.request.wait == Wait::never) return nullptr;
-    if (activity() == before || is_too_much(search)) return nullptr;
+    const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
+    if (activity() == before || exceeds(search.granules, limit != 0 ? limit : total_bytes_)) {
+      return nullptr;
+    }
   }
   return nullptr;
 }
 
-template <class Again>
-Descriptor* Pool::reclaim_once(Search& search, Again again) noexcept {
+Descriptor* Pool::reclaim_once(Search& search) noexcept {
   flush_caches();
   poll(SIZE_MAX);
-  if (Descriptor* range = again()) return range;
+  if (Descriptor* range = take_or_make(search)) return range;
   if (search.failure) return nullptr;
   if (Descriptor* range = steal(search)) return range;
   if (search.failure || search.request.wait == Wait::never) return nullptr;
@@ -455,16 +447,30 @@ Descriptor* Pool::reclaim_once(Search& search, Again again) noexcept {
     const Result<void> waited = Device::try_wait(newest);
     if (!waited && waited.failure().code() != ErrorCode::device_lost) return;
     settle(cache, newest.sequence);
-    found = again();
+    found = take_or_make(search);
   });
   return found;
 }
 
-bool Pool::is_too_much(const Search& search) noexcept {
-  const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
-  const std::uint64_t most = limit != 0 ? limit : device_.info().total_bytes;
-  const std::uint64_t bytes = search.granules * granule_bytes;
-  return most != 0 && live_bytes() + bytes > most;
+Descriptor* Pool::take_or_make(Search& search) noexcept {
+  if (Descriptor* range = take(search, Thoroughness::thorough)) return range;
+  if (search.failure) return nullptr;
+  const std::lock_guard growth(growth_mutex_);
+  if (has_pages_) {
+    search.rung = &StreamCache::Counts::remapped_hits;
+    Descriptor* range = remap(search);
+    if (range != nullptr || search.failure) return range;
+  } else {
+    // Free segments of other sizes are released to allow one of this size.
+    const std::size_t bytes = search.granules * granule_bytes;
+    const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
+    if (limit == 0 || bytes <= limit) release_free(limit == 0 ? 0 : limit - bytes, 0);
+    Descriptor* range = grow(search);
+    if (range != nullptr || search.failure || !search.reason) return range;
+    // The driver may have room for the segment once it has all other free ones back.
+    if (release_free(0, 0) == 0) return nullptr;
+  }
+  return grow(search);
 }
 
 std::uint64_t Pool::activity() noexcept {
@@ -783,29 +789,34 @@ void Pool::note_change() noexcept {
   min_idle_ = std::min(min_idle_, idle_bytes());
   peak_outside_bytes_ = std::max<std::uint64_t>(peak_outside_bytes_, outside);
   const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
-  const std::size_t most = limit != 0 ? limit : device_.info().total_bytes;
+  const std::size_t most = limit != 0 ? limit : total_bytes_;
   const bool is_tight = most != 0 && outside >= most / 4 * 3;
+  const std::size_t in_flight = ranges_.in_flight_granules() * granule_bytes;
+  set(is_polling_due_, is_tight && in_flight >= free / in_flight_share);
+  const BoundsBasis basis{held, limit, stream_count(), is_tight, is_contended(), is_over_limit()};
+  if (basis == bounds_basis_) return;
+  bounds_basis_ = basis;
+  set_bounds(basis);
+}
+
+void Pool::set_bounds(const BoundsBasis& basis) noexcept {
+  const std::size_t most = basis.limit != 0 ? basis.limit : total_bytes_;
   const std::size_t larger = std::min(most / larger_share, max_larger_bytes);
-  const bool contended = is_contended();
   CacheBounds bounds{std::clamp(most / class_share, tight_bounds.class_bytes, max_class_bytes),
-                     larger, contended ? larger : 0};
-  if (is_over_limit()) {
+                     larger, basis.is_contended ? larger : 0};
+  if (basis.is_over_limit) {
     bounds = {0, 0, 0};  // memory that is freed is returned
-  } else if (is_tight) {
+  } else if (basis.is_tight) {
     bounds = tight_bounds;
-  } else if (limit == 0 && !contended && held >= min_bounded_pool) {
-    const std::size_t each = held / std::max<std::size_t>(stream_count(), 1);
+  } else if (basis.limit == 0 && !basis.is_contended && basis.held >= min_bounded_pool) {
+    const std::size_t each = basis.held / std::max<std::size_t>(basis.streams, 1);
     const auto at_most = [](std::size_t bytes, std::size_t bound) {
       return std::min(std::max(bytes, min_cache_bytes), bound);
     };
     bounds.class_bytes = at_most(each / class_share_of_pool, bounds.class_bytes);
     bounds.recent_bytes = at_most(each / larger_share_of_pool, larger);
   }
-  // Every free reads these values, so they are written only when they change.
-  const auto set = [](auto& to, auto value) {
-    if (to.load(std::memory_order_relaxed) != value) to.store(value, std::memory_order_relaxed);
-  };
-  set(is_tight_, is_tight);
+  set(is_tight_, basis.is_tight);
   set(class_bound_, bounds.class_bytes);
   set(recent_bound_, bounds.recent_bytes);
   set(middle_bound_, bounds.middle_bytes);

@@ -62,9 +62,15 @@ class Pool {
   /// Returns true in a forked child, where a lock may be held by a thread that does not exist.
   [[nodiscard]] bool is_forked() const noexcept { return !is_same_process(process_); }
 
-  /// The fast path: takes a block from the stream's cache. Returns null on a miss. Accepts any
-  /// request, checked or not.
-  [[nodiscard]] const Descriptor* try_hit(const Request& request) noexcept;
+  /// The result of the fast path.
+  struct Hit {
+    Descriptor* range = nullptr;
+    /// The stream's cache has no block for the request, so the slow path need not search it.
+    bool is_miss = false;
+  };
+  /// The fast path: takes a block from the stream's cache. Returns no range if the slow path has to
+  /// serve the request. Accepts any request, checked or not.
+  [[nodiscard]] Hit try_hit(const Request& request) noexcept;
   /// Returns the block of a range that the caller has just allocated, so no other thread can free
   /// it. The block is written in pairs of words: a caller that keeps it copies pairs, and a
   /// processor that has to join two stores for one load waits as long as for a lock.
@@ -82,8 +88,8 @@ class Pool {
     std::memcpy(at + sizeof where, &which, sizeof which);
     return result;
   }
-  /// The slow path. The request has been checked and has at least one byte.
-  [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept;
+  /// The slow path. The request has been checked and has at least one byte. `is_miss` is as in Hit.
+  [[nodiscard]] Result<Block> try_allocate(const Request& request, bool is_miss) noexcept;
   [[nodiscard]] [[gnu::always_inline]] Result<void> try_free(const Block& block, StreamRef stream,
                                                              const CallSite& site) noexcept;
   /// Counts a request that allocated nothing: an empty or a failed one.
@@ -118,6 +124,8 @@ class Pool {
     StreamCache& cache;
     /// The counter of the source that served the request.
     std::uint64_t StreamCache::Counts::*rung = nullptr;
+    /// The fast path has searched the stream's cache.
+    bool is_miss = false;
     /// Set if the request must fail now.
     std::optional<Failure> failure = {};
     /// Why a source failed; added to the error if all sources fail.
@@ -165,21 +173,20 @@ class Pool {
   [[nodiscard]] Descriptor* take(Search& search, Thoroughness how) noexcept;
   [[nodiscard]] Descriptor* steal(Search& search) noexcept;
   [[nodiscard]] Descriptor* reclaim(Search& search) noexcept;
-  /// One round of reclaim(). `again` searches once more after memory became free.
-  template <class Again>
-  [[nodiscard]] Descriptor* reclaim_once(Search& search, Again again) noexcept;
-  /// Returns whether the live blocks leave too little for the request, whatever is waited for.
-  [[nodiscard]] bool is_too_much(const Search& search) noexcept;
+  /// One round of reclaim().
+  [[nodiscard]] Descriptor* reclaim_once(Search& search) noexcept;
+  /// Takes a free range, or makes one with the driver's help.
+  [[nodiscard]] Descriptor* take_or_make(Search& search) noexcept;
   /// Returns the number of allocations and frees so far.
   [[nodiscard]] std::uint64_t activity() noexcept;
   /// Starts a block in a held range. Call with the lock of the cache held.
   void begin_block(Descriptor& range, StreamCache& cache, const Request& request) noexcept;
   /// Takes a block from a cache whose last stream is the request's, or that the host shares.
-  [[nodiscard]] Descriptor* begin_cached(StreamCache& cache, const Request& request) noexcept;
+  [[nodiscard]] Hit begin_cached(StreamCache& cache, const Request& request) noexcept;
   /// Takes a block from the cache. Call with the lock of the cache held.
-  [[nodiscard]] static Descriptor* take_cached(StreamCache& cache, std::size_t bytes) noexcept;
+  [[nodiscard]] static Hit take_cached(StreamCache& cache, std::size_t bytes) noexcept;
   /// Takes a block above the size classes from the cache. Call with the lock of the cache held.
-  [[nodiscard]] static Descriptor* take_larger(StreamCache& cache, std::size_t bytes) noexcept;
+  [[nodiscard]] static Hit take_larger(StreamCache& cache, std::size_t bytes) noexcept;
   /// Starts a block in a range that did not come from a cache.
   [[nodiscard]] Result<Block> try_begin_block(Descriptor& range, Search& search) noexcept;
   void note_begin(const Descriptor& range, const Request& request) noexcept;
@@ -195,8 +202,9 @@ class Pool {
   [[nodiscard]] bool has_cached() noexcept;
   /// Returns whether the request could succeed once all streams have passed their frees.
   [[nodiscard]] bool may_have_enough(std::uint64_t granules) noexcept;
-  /// Returns whether the live blocks and this request alone would exceed the limit.
-  [[nodiscard]] bool exceeds_limit(std::uint64_t granules) noexcept;
+  /// Returns whether the live blocks and this request alone would exceed `max_bytes`. 0 means that
+  /// there is no maximum.
+  [[nodiscard]] bool exceeds(std::uint64_t granules, std::size_t max_bytes) noexcept;
   [[nodiscard]] Failure refusal(const Search& search) noexcept;
   void add_free_and_total(const Search& search, const PoolStatistics& now,
                           Failure& refused) noexcept;
@@ -295,8 +303,15 @@ class Pool {
   [[nodiscard]] Mark oldest_mark(StreamCache& cache) noexcept;
   [[nodiscard]] Mark newest_mark(StreamCache& cache) noexcept;
 
+  /// What the bounds of the caches depend on.
+  struct BoundsBasis {
+    std::size_t held = 0, limit = 0, streams = 0;
+    bool is_tight = false, is_contended = false, is_over_limit = false;
+    [[nodiscard]] bool operator==(const BoundsBasis&) const = default;
+  };
   /// Call after every change of the ranges, with their lock held.
   void note_change() noexcept;
+  void set_bounds(const BoundsBasis& basis) noexcept;
   /// Returns whether threads contend for the lock of the ranges.
   [[nodiscard]] bool is_contended() noexcept;
   [[nodiscard]] std::uint64_t epoch() noexcept;
@@ -319,6 +334,7 @@ class Pool {
   /// is done.
   const bool host_shares_;
   const bool has_pages_;
+  const std::size_t total_bytes_;  // of the device
   const BlockPoisoning poisoning_;
   /// No checker, no memory tool and not shared with the host: the fast path applies.
   const bool is_plain_;
@@ -360,10 +376,12 @@ class Pool {
 
   // Written with one of the locks above held, read without a lock.
   alignas(64) std::atomic<bool> is_tight_ = false;
+  std::atomic<bool> is_polling_due_ = false;
   std::atomic<bool> is_settling_due_ = false;
   std::atomic<std::size_t> class_bound_ = 0, recent_bound_ = 0,
                            middle_bound_ = 0;  // of each stream's cache
   std::atomic<std::size_t> limit_bytes_;
+  BoundsBasis bounds_basis_ = {};  // guarded by ranges_mutex_
   alignas(64) std::atomic<std::uint64_t> changes_ = 0;
   std::atomic<std::size_t> held_bytes_ = 0, unmapped_bytes_ = 0, peak_held_bytes_ = 0;
   std::atomic<std::uint64_t> polls_ = 0, seals_ = 0, host_waits_ = 0, grows_ = 0, trims_ = 0,
@@ -390,53 +408,54 @@ inline bool Pool::can_use(StreamRef stream) const noexcept {
 // Hits and frees never take the address of a local variable, which would make the compiler add a
 // stack guard. Code that needs an address is in a function of its own.
 
-inline Descriptor* Pool::take_cached(StreamCache& cache, std::size_t bytes) noexcept {
+inline Pool::Hit Pool::take_cached(StreamCache& cache, std::size_t bytes) noexcept {
   Descriptor* range = nullptr;
   if (bytes <= largest_class_bytes) {
     range = cache.take_classed(bytes);
-    if (range == nullptr || range->place->count() != BlockPlace::last_count) return range;
+    if (range == nullptr) return {nullptr, true};
+    if (range->place->count() != BlockPlace::last_count) return {range};
   } else {
     const std::size_t granted = granted_bytes(bytes);
     range = cache.take_newest(granted);
     if (range == nullptr) return take_larger(cache, bytes);
     if (range->place->count() != BlockPlace::last_count) {
       range->place->bytes.store(granted, std::memory_order_relaxed);
-      return range;
+      return {range};
     }
   }
   // The place has reached its last count. The slow path gives the block another place.
   static_cast<void>(cache.put_slow(*range, boundless));  // no bounds: no block leaves
-  return nullptr;
+  return {};
 }
 
-inline Descriptor* Pool::begin_cached(StreamCache& cache, const Request& request) noexcept {
+inline Pool::Hit Pool::begin_cached(StreamCache& cache, const Request& request) noexcept {
   const StreamId id = request.stream.id();
   const std::lock_guard lock(cache.lock);
   // If the stream has used this cache before, it belongs to this device.
   if (cache.stream != id) {
-    if (!host_shares_ || id.device() != device_id_) return nullptr;
+    if (!host_shares_ || id.device() != device_id_) return {};
     // The cache is shared, so the stream may never have been seen. Request a mark now: if the
     // stream is destroyed before the block is freed, there must be a mark after its work.
     static_cast<void>(DeviceState::state_of(request.stream)->promise_next());
   }
-  Descriptor* const range = take_cached(cache, request.bytes);
-  if (range != nullptr) begin_block(*range, cache, request);
-  return range;
+  const Hit hit = take_cached(cache, request.bytes);
+  if (hit.range != nullptr) begin_block(*hit.range, cache, request);
+  return hit;
 }
 
-inline const Descriptor* Pool::try_hit(const Request& request) noexcept {
+inline Pool::Hit Pool::try_hit(const Request& request) noexcept {
   const StreamId id = request.stream.id();
   // 0 bytes wrap around to the largest value and miss.
   if (request.bytes - 1 >= max_request_bytes || request.alignment > granule_bytes ||
       !is_same_process(process_) ||
       (id && !DeviceState::state_of(request.stream)->is_open_as(id))) {
-    return nullptr;
+    return {};
   }
   StreamCache* const cache = caches_[home_of(id)].load(std::memory_order_acquire);
-  if (cache == nullptr || (request.alignment & (request.alignment - 1)) != 0) return nullptr;
-  const Descriptor* const range = begin_cached(*cache, request);
-  if (!is_plain_ && range != nullptr) note_begin(*range, request);
-  return range;
+  if (cache == nullptr || (request.alignment & (request.alignment - 1)) != 0) return {};
+  const Hit hit = begin_cached(*cache, request);
+  if (!is_plain_ && hit.range != nullptr) note_begin(*hit.range, request);
+  return hit;
 }
 
 inline Result<void> Pool::try_free(const Block& block, StreamRef stream,

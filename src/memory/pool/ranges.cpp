@@ -72,7 +72,7 @@ void Ranges::absorb(Descriptor& left, Descriptor& right) noexcept {
 // --- Available
 
 Ranges::Pages Ranges::whole_pages_of(const Descriptor& range) const noexcept {
-  Pages pages{(range.offset + page_granules_ - 1) / page_granules_, range.end() / page_granules_};
+  Pages pages{(range.offset + page_granules_ - 1) >> page_shift_, range.end() >> page_shift_};
   if (handles_ == nullptr || pages.count() == 0) return pages;
   if (const HandleMap::Extent at = handles_->of(pages.first); at.first < pages.first) {
     pages.first = at.last;
@@ -149,9 +149,12 @@ Descriptor* Ranges::find_available(std::uint64_t granules, std::uint64_t alignme
 
 Descriptor* Ranges::take_available(Descriptor& found, std::uint64_t granules,
                                    std::uint64_t alignment) noexcept {
+  const bool has_whole_handles = found.whole_pages != 0;
   remove_available(found);
-  cut(found, begin_that_spares_handles(found, granules, alignment), granules,
-      [this](Descriptor& rest) { insert_available(rest); });
+  const std::uint64_t begin = has_whole_handles
+                                  ? begin_that_spares_handles(found, granules, alignment)
+                                  : aligned_begin(found, alignment);
+  cut(found, begin, granules, [this](Descriptor& rest) { insert_available(rest); });
   return &found;
 }
 
@@ -159,14 +162,14 @@ std::uint64_t Ranges::begin_that_spares_handles(const Descriptor& range, std::ui
                                                 std::uint64_t alignment) const noexcept {
   const std::uint64_t first = aligned_begin(range, alignment);
   if (page_granules_ == 0) return first;
-  const std::uint64_t last = (range.end() - granules) / alignment * alignment;
+  const std::uint64_t last = (range.end() - granules) & ~(alignment - 1);
   if (first == last) return first;
   const Pages whole = whole_pages_of(range);
   // Number of pages of whole handles that the block would use or pin.
   const auto pages_touched = [&](std::uint64_t begin) -> std::uint64_t {
-    const std::uint64_t from = std::max(begin / page_granules_, whole.first);
+    const std::uint64_t from = std::max(begin >> page_shift_, whole.first);
     const std::uint64_t to =
-        std::min((begin + granules + page_granules_ - 1) / page_granules_, whole.last);
+        std::min((begin + granules + page_granules_ - 1) >> page_shift_, whole.last);
     if (to <= from) return 0;
     return handle_of(to - 1).last - handle_of(from).first;
   };

@@ -12,6 +12,7 @@
 
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -47,10 +48,12 @@ class Ranges {
   /// holes.
   static constexpr std::uint64_t small_share = 16;
 
-  /// `page_granules` is the page size. 0 means that memory comes in segments; then a range without
-  /// neighbours can be returned to the driver.
+  /// `page_granules` is the page size, a power of two. 0 means that memory comes in segments; then
+  /// a range without neighbours can be returned to the driver.
   Ranges(const Resource* owner, DeviceId device, std::uint64_t page_granules) noexcept
-      : store_(owner, device), page_granules_(page_granules) {}
+      : store_(owner, device),
+        page_granules_(page_granules),
+        page_shift_(std::countr_zero(page_granules)) {}
   /// Names the handles that pages belong to. Without this, each page is a handle of its own.
   void set_handles(const HandleMap& handles) noexcept { handles_ = &handles; }
 
@@ -184,10 +187,6 @@ class Ranges {
   Descriptor& split_front(Descriptor& range, std::uint64_t offset) noexcept;
   /// Joins `right` into `left` and frees the descriptor of `right`.
   void absorb(Descriptor& left, Descriptor& right) noexcept;
-  [[nodiscard]] static std::uint64_t aligned_begin(const Descriptor& range,
-                                                   std::uint64_t alignment) noexcept {
-    return (range.offset + alignment - 1) / alignment * alignment;
-  }
   /// The pages of the whole handles in a range, by page number.
   struct Pages {
     std::uint64_t first = 0;
@@ -214,6 +213,7 @@ class Ranges {
 
   DescriptorStore store_;
   const std::uint64_t page_granules_;
+  const int page_shift_;  // to divide by the page size
   const HandleMap* handles_ = nullptr;
   FitIndex available_;
   FitIndex unbacked_;

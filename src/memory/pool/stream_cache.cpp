@@ -8,6 +8,9 @@
 namespace tern::pool {
 namespace {
 
+/// The largest share of the tight bound that one block may take.
+constexpr std::size_t tight_share = 8;
+
 std::size_t bytes_of(const Descriptor& block) noexcept { return block.size * granule_bytes; }
 
 void push(Descriptor& block, Descriptor*& list) noexcept {
@@ -57,13 +60,18 @@ Descriptor* StreamCache::put_slow(Descriptor& block, const CacheBounds& bounds) 
     }
     return leaving;
   }
+  const bool is_short = bounds.class_bytes <= tight_bounds.class_bytes;
+  // If memory is short, one block must not displace many smaller ones.
+  if (is_short && bytes > bounds.class_bytes / tight_share && class_bytes_ <= bounds.class_bytes) {
+    push(block, leaving);
+    return leaving;
+  }
   Stack& stack = stacks_[class_of(bytes)];
   if (stack.count == max_per_class) shed(stack, class_bytes_, leaving);
   // Stacks shed in turn, so that no class keeps blocks that it does not use. A stack of small
   // blocks sheds only if it holds its share of the bytes, because small blocks are soon missed and
   // free little memory. If memory is short, small blocks are shed too: a small block keeps a page
   // in use as well as a large one.
-  const bool is_short = bounds.class_bytes <= tight_bounds.class_bytes;
   while (class_bytes_ > 0 && class_bytes_ + bytes > bounds.class_bytes) {
     const std::size_t held = stacks_[hand_].count * class_bytes(hand_);
     if (is_short || held * class_count >= class_bytes_) {

@@ -136,6 +136,14 @@ TEST_F(StreamCacheTest, ReturnsExcessBlocksIfMemoryIsShort) {
   EXPECT_EQ(cache->take_aligned(3 * mib, 1), nullptr);
 }
 
+TEST_F(StreamCacheTest, KeepsSmallBlocksInsteadOfALargerOneWhereMemoryIsShort) {
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(cache->put(block(32 * kib), tight_bounds), nullptr);
+  Descriptor& large = block(512 * kib);
+  EXPECT_EQ(cache->put(large, tight_bounds), &large);
+  EXPECT_EQ(large.next, nullptr);
+  EXPECT_EQ(cache->bytes(), 20 * 32 * kib);
+}
+
 TEST_F(StreamCacheTest, RemembersTwoLargeBlocksByTheirExactSize) {
   Descriptor& one = block(2 * mib);
   Descriptor& two = block(2 * mib + 512);
