@@ -121,7 +121,7 @@ void add_rates(const CopyStage& stage, Pinned pinned) {
                          .raw_name = "cuMemcpyAsync",
                          .plain_name = "one copy of the stream's"};
     if (is_pinned) {
-      figure.goal_ratio = goal_pinned_ratio;
+      figure.goal_ratio = goal_copy_ratio;
     } else if (to == host) {
       figure.goal = goal_staged_to_host;
       figure.goal_ratio = goal_staged_ratio_to_host;

@@ -83,10 +83,11 @@ void run(Context& context) {
   const std::size_t most = context.usual_or_quick(usual, 1 * mib);
   const HeapMemory heap = heap_memory(most, 1);
   const DeviceMemory device = stage.memory(MemoryKind::device, most);
-  for (const std::size_t bytes : {64 * kib, 1 * mib, 16 * mib, 64 * mib, gib}) {
+  for (const std::size_t bytes : ladder_bytes) {
     if (bytes > most) break;
     CopyFigure in = {.name = fmt::format("{} to the device", format_bytes(bytes)), .bytes = bytes};
     CopyFigure out = {.name = fmt::format("{} to the host", format_bytes(bytes)), .bytes = bytes};
+    in.goal_ratio = out.goal_ratio = goal_copy_ratio;
     if (bytes == gib) {
       in.goal = goal_staged_to_device;
       in.goal_ratio = goal_staged_ratio_to_device;

@@ -9,13 +9,12 @@ namespace {
 
 void run(Context& context) {
   const CopyStage stage(context);
-  const std::size_t most = context.usual_or_quick(256 * mib, 1 * mib);
+  const std::size_t most = context.usual_or_quick(1 * gib, 1 * mib);
   const DeviceMemory pinned = stage.memory(MemoryKind::pinned, most);
   const DeviceMemory device = stage.memory(MemoryKind::device, most);
-  for (const std::size_t bytes : {64 * kib, 1 * mib, 16 * mib, 256 * mib}) {
+  for (const std::size_t bytes : ladder_bytes) {
     if (bytes > most) break;
-    CopyFigure figure = {.bytes = bytes};
-    if (bytes == 256 * mib) figure.goal_ratio = goal_pinned_ratio;
+    CopyFigure figure = {.bytes = bytes, .goal_ratio = goal_copy_ratio};
     figure.name = fmt::format("{} to the device", format_bytes(bytes));
     stage.compare_copy(figure, device.get(), pinned.get());
     figure.name = fmt::format("{} to the host", format_bytes(bytes));

@@ -13,13 +13,17 @@
 #include "bench/host_buffers.hpp"
 #include "bench/measure.hpp"
 #include "bench/raw_driver.hpp"
+#include "tern/core/bytes.hpp"
 #include "tern/device/stream.hpp"
 
 namespace tern::bench {
 
-/// Goals against the driver's copies: copies of page-locked memory are as fast, and copies of
-/// pageable memory are much faster. Rates are in GB/s, for 1 GiB.
-inline constexpr double goal_pinned_ratio = 0.95;
+/// The sizes of copies that are compared with the driver, and the share of the driver's rate that
+/// each must reach.
+inline constexpr std::size_t ladder_bytes[] = {4 * kib, 64 * kib, 256 * kib, 1 * mib,   2 * mib,
+                                               4 * mib, 16 * mib, 64 * mib,  256 * mib, 1 * gib};
+inline constexpr double goal_copy_ratio = 0.95;
+/// Large copies of pageable memory are much faster than the driver's. Rates are in GB/s, for 1 GiB.
 inline constexpr double goal_staged_to_device = 45, goal_staged_ratio_to_device = 6;
 inline constexpr double goal_staged_to_host = 40, goal_staged_ratio_to_host = 2.5;
 

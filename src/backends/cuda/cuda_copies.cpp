@@ -19,8 +19,9 @@ std::uintptr_t number(const void* address) noexcept {
   return reinterpret_cast<std::uintptr_t>(address);
 }
 
-/// Copies of pageable memory from this size on are staged even on an idle stream.
-constexpr std::size_t min_staged_bytes = 256 * kib;
+/// Copies of pageable memory from this size on are staged even on an idle stream. The driver needs
+/// longer to copy to pageable memory than from it.
+constexpr std::size_t min_staged_to_device_bytes = 2 * mib, min_staged_to_host_bytes = 256 * kib;
 
 /// Returns the shortest equivalent pattern. Most 8-byte fill values are zero.
 Pattern shortest(const Pattern& pattern) noexcept {
@@ -158,7 +159,9 @@ Result<void> CudaCopies::stage(CUstream stream, const Copy2D& copy, bool is_to_d
   const bool is_now = is_idle(stream);
   // A small copy on an idle stream waits only for itself, and the driver's own copy has less
   // overhead.
-  if (is_now && bytes < min_staged_bytes) return {};
+  const std::size_t min_bytes =
+      is_to_device ? min_staged_to_device_bytes : min_staged_to_host_bytes;
+  if (is_now && bytes < min_bytes) return {};
   StagedCopy staged =
       is_to_device ? StagedCopy::to_device(number(copy.destination), copy.source, copy.width_bytes)
                    : StagedCopy::to_host(copy.destination, number(copy.source), copy.width_bytes);
