@@ -1,5 +1,6 @@
 #include "backends/cuda/cuda_backend.hpp"
 
+#include <algorithm>
 #include <array>
 #include <new>
 #include <utility>
@@ -118,6 +119,13 @@ class CudaBackend final : public Backend {
             context_->cu().cuMemGetInfo(&memory.free_bytes, &memory.total_bytes), "cuMemGetInfo");
         !asked) {
       return asked.failure();
+    }
+    if (context_->attribute(CU_DEVICE_ATTRIBUTE_INTEGRATED) != 0) {
+      // The driver counts files that the system has cached as used, although the system drops them
+      // when memory is needed.
+      memory.free_bytes =
+          std::max(memory.free_bytes,
+                   std::min(memory.total_bytes, context_->driver().available_host_bytes()));
     }
     return memory;
   }

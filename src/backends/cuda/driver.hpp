@@ -10,9 +10,11 @@
 
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "backends/cuda/driver_table.hpp"
+#include "backends/host/machine.hpp"
 
 namespace tern::cuda {
 
@@ -20,6 +22,8 @@ struct Driver {
   DriverTable table = {};
   int version = 0;  // 13000 is 13.0
   int device_count = 0;
+  /// Returns the host's available memory, which an integrated device shares.
+  std::size_t (*available_host_bytes)() noexcept = host::available_bytes;
   /// Empty if the driver works and has a device.
   std::string absence = {};
 

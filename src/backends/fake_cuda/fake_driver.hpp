@@ -84,6 +84,9 @@ struct FakeDriverOptions {
   /// unknown.
   std::map<cuda::CUdevice_attribute, std::optional<int>> attributes = {};
   std::vector<FakeKernel> kernels = {};
+  /// Bytes of files that the system has cached in the memory of an integrated device.
+  /// cuMemGetInfo counts them as used.
+  std::size_t cached_file_bytes = 0;
 };
 
 /// The objects that programs have created and not destroyed.

@@ -1,5 +1,6 @@
 // The entries for device, pinned and registered memory, and for queries about addresses.
 
+#include <algorithm>
 #include <iterator>
 #include <map>
 
@@ -86,7 +87,8 @@ CUresult cuMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
     if (free_bytes == nullptr || total_bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const Result<MemoryInfo> info = here.backend().memory();
     if (!info) return sim::result_of(info.failure());
-    *free_bytes = info->free_bytes;
+    *free_bytes =
+        info->free_bytes - std::min(info->free_bytes, here.state.options.cached_file_bytes);
     *total_bytes = info->total_bytes;
     return CUDA_SUCCESS;
   });

@@ -26,6 +26,25 @@ namespace {
 
 // --- What it is
 
+TEST(CudaBackend, CountsFilesThatTheSystemHasCachedAsFreeOnAnIntegratedDevice) {
+  sim::FakeDriverOptions options = sim::bench_options();
+  options.cached_file_bytes = 40 * mib;
+  {
+    CudaBench discrete(options);
+    discrete.driver.available_host_bytes = []() noexcept { return std::size_t{60 * mib}; };
+    EXPECT_EQ(discrete.device().memory()->free_bytes, 24 * mib);
+  }
+  options.attributes = {{CU_DEVICE_ATTRIBUTE_INTEGRATED, 1}};
+  CudaBench bench(options);
+  bench.driver.available_host_bytes = []() noexcept { return std::size_t{60 * mib}; };
+  EXPECT_EQ(bench.device().memory()->free_bytes, 60 * mib);
+  bench.driver.available_host_bytes = []() noexcept { return std::size_t{1024 * mib}; };
+  EXPECT_EQ(bench.device().memory()->free_bytes, 64 * mib) << "more than the device has";
+  // The system reports less than the driver if a control group limits the process.
+  bench.driver.available_host_bytes = []() noexcept { return std::size_t{0}; };
+  EXPECT_EQ(bench.device().memory()->free_bytes, 24 * mib);
+}
+
 TEST(CudaBackend, DescribesTheDevice) {
   CudaBench bench;
   const DeviceInfo& info = bench.device(1).info();
