@@ -335,7 +335,7 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
     // Seal the stream: nobody can record on it afterwards, so its last mark needs an event now. If
     // the record fails, wait for the work instead, so that the marks stay valid.
     if (issued > stream.done.load(std::memory_order_acquire) && issued > recorded) {
-      if (!record_now(stream, stream.records.size())) {
+      if (!record_now(stream, stream.records.size(), WhenFull::poll)) {
         // A stream in capture has no pending work of its own, and synchronizing with it would end
         // the capture. In that case wait for the whole device, which covers its other streams.
         const Result<bool> is_captured = backend_->is_capturing(stream.native);
@@ -533,8 +533,8 @@ Result<void> DeviceState::poll(StreamState& stream) noexcept {
   return result;
 }
 
-Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream,
-                                                      std::size_t places) noexcept {
+Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream, std::size_t places,
+                                                      WhenFull what) noexcept {
   // Drop the records that the host has already seen done. A program that waits often then needs
   // only one event.
   const std::uint64_t done = stream.done.load(std::memory_order_acquire);
@@ -542,7 +542,7 @@ Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream,
          stream.records[0].waiters == 0) {
     erase_record(stream, 0);
   }
-  if (stream.record_count >= places) {
+  if (stream.record_count >= places && what == WhenFull::poll) {
     if (Result<void> polled = poll(stream); !polled) return polled.failure();
   }
   const Result<NativeEvent> event = take_event();
@@ -556,6 +556,10 @@ Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream,
       !recorded) {
     give_event(*event);
     return recorded.failure();
+  }
+  if (stream.record_count >= places && what == WhenFull::replace &&
+      stream.records[stream.record_count - 1].waiters == 0) {
+    erase_record(stream, stream.record_count - 1);
   }
   if (stream.record_count >= places) return Covering{*event, false};
   stream.records[stream.record_count++] = {sequence, *event, 0};
@@ -623,11 +627,12 @@ Result<void> DeviceState::record_early(Mark mark) noexcept {
     if (stream->record_count >= StreamState::early_records) return {};
   }
   take_next(*stream, mark);
-  const Result<Covering> recorded = record_now(*stream, StreamState::early_records);
+  const Result<Covering> recorded = record_now(*stream, StreamState::early_records, WhenFull::poll);
   return recorded ? Result<void>() : Result<void>(recorded.failure());
 }
 
-Result<DeviceState::Covering> DeviceState::cover(StreamState& stream, Mark mark) noexcept {
+Result<DeviceState::Covering> DeviceState::cover(StreamState& stream, Mark mark,
+                                                 WhenFull what) noexcept {
   take_next(stream, mark);
   if (mark.sequence > stream.issued.load(std::memory_order_acquire)) {
     return Failure(ErrorCode::stream_misuse,
@@ -640,7 +645,7 @@ Result<DeviceState::Covering> DeviceState::cover(StreamState& stream, Mark mark)
     if (stream.records[i].sequence >= mark.sequence) return Covering{stream.records[i].event, true};
   }
   // Not reached for an ended stream: its seal covers every mark that it issued.
-  return record_now(stream, StreamState::asked_records);
+  return record_now(stream, StreamState::asked_records, what);
 }
 
 namespace {
@@ -664,7 +669,7 @@ Result<bool> DeviceState::is_done(Mark mark) noexcept {
   mark = within_seal(*stream, mark);
   if (Result<void> over = end_unsealed(*stream); !over) return over.failure();
   if (pending_or_rely(mark) == nullptr) return true;
-  const Result<Covering> covering = cover(*stream, mark);
+  const Result<Covering> covering = cover(*stream, mark, WhenFull::poll);
   if (!covering) return covering.failure();
   if (covering->is_listed) {
     if (Result<void> polled = poll(*stream); !polled) return polled.failure();
@@ -688,7 +693,7 @@ Result<void> DeviceState::wait_on_host(Mark mark) noexcept {
   mark = within_seal(*stream, mark);
   if (Result<void> over = end_unsealed(*stream); !over) return over;
   if (pending_or_rely(mark) == nullptr) return {};
-  const Result<Covering> covering = cover(*stream, mark);
+  const Result<Covering> covering = cover(*stream, mark, WhenFull::poll);
   if (!covering) return covering.failure();
   if (covering->is_listed) ++record_of(covering->event)->waiters;
   lock.unlock();  // other threads can use the stream while this one waits
@@ -720,7 +725,7 @@ Result<void> DeviceState::wait_on_stream(Mark mark, Backend& waiter,
   mark = within_seal(*stream, mark);
   if (Result<void> over = end_unsealed(*stream); !over) return over;
   if (pending(mark) == nullptr) return done_before();
-  const Result<Covering> covering = cover(*stream, mark);
+  const Result<Covering> covering = cover(*stream, mark, WhenFull::replace);
   if (!covering) return covering.failure();
   Submission outside = submission;
   outside.stays_out_of_graphs = true;

@@ -309,10 +309,15 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   // The next functions require the mutex of the stream.
   /// Issues the mark if it is the next mark of the stream.
   static void take_next(StreamState& stream, Mark mark) noexcept;
+  /// What to do if the list of records is full: query the driver for records that are complete, or
+  /// replace the newest record. The event of the new record also covers the marks of the replaced
+  /// one, so a stream can wait for it. A wait of a stream then costs two driver calls and no more.
+  enum class WhenFull : std::uint8_t { poll, replace };
   /// Returns the oldest record that covers the mark, or records a new event.
-  [[nodiscard]] Result<Covering> cover(StreamState& stream, Mark mark) noexcept;
+  [[nodiscard]] Result<Covering> cover(StreamState& stream, Mark mark, WhenFull what) noexcept;
   /// Records an event now. Lists it if fewer than `places` records are listed.
-  [[nodiscard]] Result<Covering> record_now(StreamState& stream, std::size_t places) noexcept;
+  [[nodiscard]] Result<Covering> record_now(StreamState& stream, std::size_t places,
+                                            WhenFull what) noexcept;
   /// Drops every second record except the last. Marks that a dropped record covered are then
   /// covered by the next later record.
   void thin_out(StreamState& stream) noexcept;

@@ -321,6 +321,46 @@ TEST_F(DeviceStateTest, UsesAFewEventsHoweverManyMarksItIsAskedAbout) {
   EXPECT_LE(fake.ledger->live_events(), 6u);
 }
 
+TEST_F(DeviceStateTest, AWaitOfAStreamCostsTwoCallsHoweverManyRecordsThereAre) {
+  Gate gate;
+  gate.hold(stream);
+  Mark first;
+  for (int i = 0; i < 100; ++i) {
+    stream.call([](void*) {}, nullptr);
+    const Mark mark = stream.mark();
+    if (i == 0) first = mark;
+    other.wait(mark);
+    other.wait(mark);  // finds the event of the first wait
+  }
+  EXPECT_EQ(fake.ledger->count(Call::record), 100u);
+  EXPECT_EQ(fake.ledger->count(Call::wait), 200u);
+  EXPECT_EQ(fake.ledger->count(Call::query_event), 0u);
+  EXPECT_FALSE(Device::is_done(first));
+  gate.open();
+  stream.synchronize();
+  other.synchronize();
+  EXPECT_TRUE(Device::is_done(first));
+}
+
+// The event of a replaced record covers later work, but a query makes room for new records.
+TEST_F(DeviceStateTest, ShowsProgressToAHostThatAsksBetweenWaitsOfStreams) {
+  for (int i = 0; i < 200; ++i) {
+    stream.call([](void*) {}, nullptr);
+    const Mark mark = stream.mark();
+    other.wait(mark);
+    stream.synchronize();
+    Gate gate;
+    gate.hold(stream);
+    for (int k = 0; k < 8; ++k) {
+      stream.call([](void*) {}, nullptr);
+      other.wait(stream.mark());
+    }
+    EXPECT_TRUE(Device::is_done(mark));
+    gate.open();
+  }
+  other.synchronize();
+}
+
 TEST_F(DeviceStateTest, SealsAStreamThatEndsThoughItsRecordsAreFull) {
   std::array<Gate, 6> gates;
   Mark last;
