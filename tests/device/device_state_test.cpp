@@ -419,6 +419,10 @@ TEST_F(DeviceStateTest, NeverMovesAnEventThatAHostWaitsFor) {
   const Mark newest = stream.mark();
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(Device::is_done(newest));
   other.wait(newest);
+  for (int i = 0; i < 3; ++i) {
+    stream.call([](void*) {}, nullptr);
+    other.wait(stream.mark());
+  }
   for (std::size_t i = 0; i < hosts; ++i) {
     EXPECT_FALSE(has_returned[i]);
     gates[i].open();
