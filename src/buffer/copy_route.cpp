@@ -1,3 +1,5 @@
+// plan_copy() chooses the route of a copy. CopyEngine (copy_engine.cpp) then follows it.
+
 #include "buffer/copy_route.hpp"
 
 namespace tern {

@@ -1,5 +1,6 @@
-// Chooses the copies to evict: find() collects the copies that may be evicted and would help,
-// sort_by_eviction_order() orders them, and free() evicts from the front.
+// Chooses the copies to evict: find() collects the copies that may be evicted
+// (UnifiedCore::evictability_of, unified_eviction.cpp) and would help, sort_by_eviction_order()
+// orders them, and free() evicts from the front.
 
 #include "coherence/eviction_request.hpp"
 

@@ -1,3 +1,6 @@
+// UnifiedCore::try_spill and try_unspill (unified_spill.cpp) call this file: they wait for the uses
+// of the host copy and update the directory. SpillFile (spill_file.cpp) reads and writes the disk.
+
 #include "coherence/spilled_copy.hpp"
 
 namespace tern {

@@ -1,4 +1,5 @@
-// How a pool gets memory from the driver, remaps pages and returns memory.
+// How a pool gets memory from the driver, remaps pages and returns memory. is_past_goal() decides
+// whether a pool holds so much that it steals before it grows.
 
 #include <algorithm>
 #include <utility>
