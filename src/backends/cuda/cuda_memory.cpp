@@ -7,6 +7,10 @@
 #include <new>
 #include <utility>
 
+#include "backends/host/aligned_mapping.hpp"
+#include "backends/host/machine.hpp"
+#include "backends/host/transfer.hpp"
+#include "backends/host/worker_team.hpp"
 #include "core/no_host_memory.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -25,6 +29,17 @@ std::size_t padded(std::size_t bytes, std::size_t alignment) noexcept {
 }
 std::uintptr_t aligned(std::uintptr_t address, std::size_t alignment) noexcept {
   return (address + alignment - 1) & ~(static_cast<std::uintptr_t>(alignment) - 1);
+}
+
+/// From this size on, page-locked memory is mapped in huge pages, touched by several threads and
+/// registered.
+constexpr std::size_t min_slab_bytes = 16 * mib;
+/// Each thread touches at least `slab_share` bytes.
+constexpr std::size_t max_slab_threads = 16, slab_share = 4 * mib;
+
+/// Returns the size of the mapping for a block.
+std::size_t slab_bytes(std::size_t bytes) noexcept {
+  return (bytes + host::huge_page_bytes - 1) / host::huge_page_bytes * host::huge_page_bytes;
 }
 
 MemoryKind kind_of(bool is_managed, bool is_host) noexcept {
@@ -83,15 +98,9 @@ Result<void*> CudaMemory::allocate(MemoryKind kind, std::size_t bytes, std::size
   Block block{0, bytes, Origin::plain};
   Result<void> made;
   switch (kind) {
-    case MemoryKind::pinned: {
-      void* address = nullptr;
-      block.origin = Origin::pinned;
-      made = context_.check(
-          cu.cuMemHostAlloc(&address, taken, host_alloc_portable | host_alloc_device_map),
-          "cuMemHostAlloc", bytes);
-      block.base = number(address);
+    case MemoryKind::pinned:
+      made = try_make_pinned(block, alignment);
       break;
-    }
     case MemoryKind::managed:
       block.origin = Origin::managed;
       made = context_.check(cu.cuMemAllocManaged(&block.base, taken, CU_MEM_ATTACH_GLOBAL),
@@ -111,7 +120,52 @@ Result<void*> CudaMemory::allocate(MemoryKind kind, std::size_t bytes, std::size
   return pointer(address);
 }
 
+Result<void> CudaMemory::try_make_pinned(Block& block, std::size_t alignment) noexcept {
+  if (block.bytes >= min_slab_bytes && try_make_slab(block, alignment)) return {};
+  void* address = nullptr;
+  block.origin = Origin::pinned;
+  Result<void> made =
+      context_.check(context_.cu().cuMemHostAlloc(&address, padded(block.bytes, alignment),
+                                                  host_alloc_portable | host_alloc_device_map),
+                     "cuMemHostAlloc", block.bytes);
+  block.base = number(address);
+  return made;
+}
+
+// cuMemHostAlloc touches the memory with one thread, in pages of 4 KiB.
+bool CudaMemory::try_make_slab(Block& block, std::size_t alignment) noexcept {
+  // The system would end the process if it had too little memory for the pages. The driver returns
+  // an error instead.
+  if (block.bytes > context_.driver().available_host_bytes() / 2) return false;
+  const std::size_t bytes = slab_bytes(block.bytes);
+  if (context_.attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM) == 0) {
+    return false;
+  }
+  void* const address = host::map_aligned(bytes, std::max(alignment, host::huge_page_bytes));
+  if (address == nullptr) return false;
+  keep_from_children(address, bytes, MADV_DONTFORK);
+  static_cast<void>(madvise(address, bytes, MADV_HUGEPAGE));
+  {
+    host::WorkerTeam team(std::min({host::usable_cores(), max_slab_threads, bytes / slab_share}));
+    host::touch(team, address, bytes, host::system_page_bytes());
+  }
+  if (context_.cu().cuMemHostRegister(
+          address, bytes, host_register_portable | host_register_device_map) != CUDA_SUCCESS) {
+    munmap(address, bytes);
+    return false;
+  }
+  block.base = number(address);
+  block.origin = Origin::slab;
+  return true;
+}
+
 CUresult CudaMemory::give(const Block& block, const char*& call) noexcept {
+  if (block.origin == Origin::slab) {
+    call = "cuMemHostUnregister";
+    const CUresult result = context_.cu().cuMemHostUnregister(pointer(block.base));
+    if (result == CUDA_SUCCESS) munmap(pointer(block.base), slab_bytes(block.bytes));
+    return result;
+  }
   if (block.origin == Origin::pinned) {
     call = "cuMemFreeHost";
     return context_.cu().cuMemFreeHost(pointer(block.base));
@@ -232,6 +286,7 @@ std::optional<PointerInfo> CudaMemory::find_own(const void* address) {
   if (number(address) - begin >= block.bytes) return std::nullopt;
   switch (block.origin) {
     case Origin::pinned:
+    case Origin::slab:
       return PointerInfo{MemoryKind::pinned, pointer(begin), block.bytes};
     case Origin::managed:
       return PointerInfo{MemoryKind::managed, pointer(begin), block.bytes};

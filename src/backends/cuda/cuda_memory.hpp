@@ -49,7 +49,8 @@ class CudaMemory {
   [[nodiscard]] std::optional<PointerInfo> find_own(const void* address);
 
  private:
-  enum class Origin : std::uint8_t { plain, pinned, managed, pool, registered };
+  /// `slab` is page-locked memory that was mapped here and registered.
+  enum class Origin : std::uint8_t { plain, pinned, slab, managed, pool, registered };
   struct Block {
     CUdeviceptr base = 0;  // the driver's address, at or before ours
     std::size_t bytes = 0;
@@ -65,6 +66,9 @@ class CudaMemory {
   /// Handles a failed free: returns success if the driver can no longer be called, else restores
   /// the record and returns the failure.
   [[nodiscard]] Result<void> keep(Blocks::node_type block, const Failure& failure);
+  /// Allocates page-locked memory. The block has its bytes.
+  [[nodiscard]] Result<void> try_make_pinned(Block& block, std::size_t alignment) noexcept;
+  [[nodiscard]] bool try_make_slab(Block& block, std::size_t alignment) noexcept;
   [[nodiscard]] CUresult give(const Block& block, const char*& call) noexcept;
   [[nodiscard]] Failure not_live(const void* address) noexcept;
 

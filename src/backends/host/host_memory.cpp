@@ -13,13 +13,13 @@
 #include <mutex>
 #include <new>
 
+#include "backends/host/aligned_mapping.hpp"
 #include "backends/host/machine.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::host {
 namespace {
 
-constexpr std::size_t huge_page_bytes = 2 * mib;
 /// Blocks of this size and larger get their own pages. For smaller blocks this wastes more than it
 /// speeds up.
 constexpr std::size_t own_pages_bytes = 2 * huge_page_bytes;
@@ -45,22 +45,6 @@ long bind_to_node(void* address, std::size_t bytes, std::uint32_t node) noexcept
   constexpr std::size_t bits = 8 * sizeof(unsigned long);
   mask[node / bits] = 1ul << (node % bits);
   return syscall(SYS_mbind, address, bytes, bind_policy, mask.data(), mask.size() * bits, 0u);
-}
-
-/// Maps anonymous pages at an aligned address: maps more and unmaps the ends.
-void* map_aligned(std::size_t bytes, std::size_t alignment) noexcept {
-  const std::optional<std::size_t> padded = checked_add(bytes, alignment - system_page_bytes());
-  if (!padded) return nullptr;
-  void* raw = mmap(nullptr, *padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (raw == MAP_FAILED) return nullptr;
-  const auto start = reinterpret_cast<std::uintptr_t>(raw);
-  const std::uintptr_t aligned = (start + alignment - 1) / alignment * alignment;
-  const std::uintptr_t end = start + *padded;
-  if (aligned > start) munmap(raw, aligned - start);
-  if (end > aligned + bytes) {
-    munmap(reinterpret_cast<void*>(aligned + bytes), end - aligned - bytes);
-  }
-  return reinterpret_cast<void*>(aligned);
 }
 
 Failure cannot_lock(std::size_t bytes) noexcept {

@@ -104,6 +104,60 @@ TEST(CudaMemory, KeepsTheBlockIfTheDriverDoesNotTakeItBack) {
   EXPECT_TRUE(sim::leaks(bench.fake.device(0)).empty());
 }
 
+TEST(CudaMemory, MapsAndRegistersLargePinnedBlocks) {
+  CudaBench bench;
+  constexpr std::size_t bytes = 16 * mib + 1000;
+  for (const std::size_t alignment : {std::size_t{256}, 4 * mib}) {
+    const Result<void*> made =
+        bench.device().allocate(MemoryKind::pinned, bytes, alignment, {}, {});
+    ASSERT_EQ(why(made), "");
+    EXPECT_EQ(bench.fake.live().registrations, 1u);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(*made) % alignment, 0u);
+    const PointerInfo info = bench.device().pointer_info(inside(*made, bytes - 1)).value();
+    EXPECT_EQ(info.kind, MemoryKind::pinned);
+    EXPECT_EQ(info.base, *made);
+    EXPECT_EQ(info.bytes, bytes);
+    bench.write(*made, numbered(bytes));
+    EXPECT_EQ(bench.read(*made, bytes), numbered(bytes));
+    const auto has_pages = [&] { return msync(*made, bytes, MS_ASYNC) == 0; };
+    EXPECT_EQ(test::in_a_forked_child([&] { return !has_pages(); }), 0);
+    EXPECT_EQ(code(bench.device().unregister_host(*made)), "use_after_free");
+    for (const char* failing : {"cuMemHostUnregister", "cuCtxPushCurrent"}) {
+      bench.fake.fail_call(failing, 1, CUDA_ERROR_UNKNOWN);
+      EXPECT_EQ(code(bench.device().release(*made, {})), "driver") << failing;
+      EXPECT_TRUE(has_pages());
+    }
+    EXPECT_EQ(why(bench.device().release(*made, {})), "");
+    EXPECT_FALSE(has_pages());
+    EXPECT_EQ(bench.fake.live().registrations, 0u);
+  }
+  EXPECT_EQ(bench.fake.calls("cuMemHostAlloc"), 0u);
+}
+
+TEST(CudaMemory, LeavesPinnedBlocksToTheDriverThatItCannotRegister) {
+  CudaBench bench;
+  bench.fake.fail_call("cuMemHostRegister", 1, CUDA_ERROR_UNKNOWN);
+  void* const block = bench.memory(16 * mib, MemoryKind::pinned);
+  EXPECT_EQ(bench.fake.calls("cuMemHostAlloc"), 1u);
+  EXPECT_EQ(bench.fake.live().registrations, 0u);
+  EXPECT_EQ(why(bench.device().release(block, {})), "");
+  // Touching more than the machine has would end the process.
+  bench.driver.available_host_bytes = []() noexcept { return std::size_t{20 * mib}; };
+  void* const large = bench.memory(16 * mib, MemoryKind::pinned);
+  EXPECT_EQ(bench.fake.calls("cuMemHostAlloc"), 2u);
+  EXPECT_EQ(bench.fake.calls("cuMemHostRegister"), 1u);
+  EXPECT_EQ(why(bench.device().release(large, {})), "");
+}
+
+TEST(CudaMemory, RegistersNothingWhereTheDeviceWouldUseAnotherAddress) {
+  sim::FakeDriverOptions options = sim::bench_options();
+  options.attributes = {{CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0}};
+  CudaBench bench(options);
+  void* const block = bench.memory(16 * mib, MemoryKind::pinned);
+  EXPECT_EQ(bench.fake.calls("cuMemHostRegister"), 0u);
+  EXPECT_EQ(why(bench.device().release(block, {})), "");
+}
+
 TEST(CudaMemory, TakesMemoryInStreamOrderFromAPoolOfItsOwn) {
   CudaBench bench;
   const NativeStream stream = bench.stream();
