@@ -232,6 +232,29 @@ TEST_F(PoolUnseen, AreNotQueriedAfterAHostWait) {
   EXPECT_EQ(pool.pool_statistics().polls, before);
 }
 
+// To ask whether a stream has passed a mark without an event, the device would have to record one.
+TEST(PoolRecords, OneEventForManyFreesAndNoneForStreamsThatFreeLittle) {
+  const Device device = open_device("sim?check=off&schedule=eager&memory=1GiB");
+  PoolResource pool(device);
+  std::vector<Stream> streams;
+  for (int i = 0; i < 9; ++i) streams.emplace_back(device);
+  const auto use = [&](StreamRef stream, int count) {
+    std::vector<Block> blocks;
+    for (int i = 0; i < count; ++i) {
+      blocks.push_back(pool.allocate({.bytes = 2 * mib, .stream = stream}));
+    }
+    for (const Block& block : blocks) pool.deallocate(block, stream);
+  };
+  use(streams[0], 200);  // the pool grows now, and not later
+  for (std::size_t i = 1; i < streams.size(); ++i) use(streams[i], 10);
+  ASSERT_GT(pool.pool_statistics().in_flight_bytes, 0u);
+  const std::uint64_t records = sim::calls(device, "record");
+  const std::uint64_t seals = pool.pool_statistics().seals;
+  for (int i = 0; i < 20; ++i) use(streams[0], 40);
+  EXPECT_GT(pool.pool_statistics().seals, seals + 5);
+  EXPECT_EQ(sim::calls(device, "record") - records, pool.pool_statistics().seals - seals);
+}
+
 // Blocks leave the cache at once where memory is short, so each free is in flight.
 TEST(PoolShortOfMemory, QueriesStreamsOnceForManyFrees) {
   const Device device = open_device("sim?check=off&schedule=eager&memory=1GiB");

@@ -41,7 +41,7 @@ constexpr std::size_t max_class_bytes = 64 * mib, max_larger_bytes = 128 * mib;
 /// what they keep lies between other blocks. Each may keep a little in any case, and all may keep
 /// more if threads contend for the lock of the ranges, or if the pool is small.
 constexpr std::size_t class_share_of_pool = 256, larger_share_of_pool = 128;
-constexpr std::size_t min_cache_bytes = 12 * mib, min_bounded_pool = 256 * mib;
+constexpr std::size_t min_cache_bytes = 10 * mib, min_bounded_pool = 256 * mib;
 /// The lock of the ranges is contended if one in so many changes had to wait for it. It counts as
 /// uncontended again after a number of windows without that.
 constexpr std::uint32_t changes_per_window = 256, changes_per_wait = 32, calm_windows = 64;
@@ -629,7 +629,10 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
       max_unsealed = std::max(max_unsealed, held_granules / seals);
     }
     is_full = lane.unsealed_blocks >= seal_blocks || lane.unsealed_granules >= max_unsealed;
-    if (is_full) lane.unsealed_blocks = lane.unsealed_granules = 0;
+    if (is_full) {
+      lane.unsealed_blocks = lane.unsealed_granules = 0;
+      lane.sealed = lane.newest->sequence;
+    }
     note_change();
   }
   if (is_full) {
@@ -637,7 +640,7 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
     // If this fails, the first thread that waits for the mark records it.
     static_cast<void>(device_.try_record_mark(stream));
     // Ranges that streams have passed are joined with their neighbours, so that large blocks fit.
-    poll(max_questions_per_request);
+    poll(max_questions_per_request, Marks::recorded);
     trim_if_idle();
   } else if (is_over_limit()) {
     poll(max_questions_per_request);
@@ -707,9 +710,10 @@ void Pool::flush_caches() noexcept {
 
 // --- Marks
 
-Mark Pool::oldest_mark(StreamCache& cache) noexcept {
+Mark Pool::oldest_mark(StreamCache& cache, Marks which) noexcept {
   const std::lock_guard lock(ranges_mutex_);
   if (cache.lane.oldest == nullptr) return {};
+  if (which == Marks::recorded && cache.lane.oldest->sequence > cache.lane.sealed) return {};
   return {cache.lane.stream, cache.lane.oldest->sequence};
 }
 
@@ -752,10 +756,10 @@ std::size_t Pool::settle_seen() noexcept {
   return granules * granule_bytes;
 }
 
-std::size_t Pool::ask(StreamCache& cache, std::size_t& questions_left) noexcept {
+std::size_t Pool::ask(StreamCache& cache, std::size_t& questions_left, Marks which) noexcept {
   std::size_t settled = 0;
   while (questions_left > 0) {
-    const Mark oldest = oldest_mark(cache);
+    const Mark oldest = oldest_mark(cache, which);
     if (!oldest) break;
     --questions_left;
     polls_.fetch_add(1, std::memory_order_relaxed);
@@ -770,11 +774,11 @@ std::size_t Pool::ask(StreamCache& cache, std::size_t& questions_left) noexcept 
   return settled;
 }
 
-std::size_t Pool::poll(std::size_t max_questions) noexcept {
+std::size_t Pool::poll(std::size_t max_questions, Marks which) noexcept {
   if (is_forked()) return 0;
   std::size_t settled = settle_seen();
   std::size_t left = max_questions;
-  for_each_cache([&](StreamCache& cache) { settled += ask(cache, left); });
+  for_each_cache([&](StreamCache& cache) { settled += ask(cache, left, which); });
   return_excess();
   return settled;
 }

@@ -98,7 +98,9 @@ class Pool {
   std::size_t trim(std::size_t keep_bytes) noexcept;
   /// Queries streams whether their frees have completed, at most `max_questions` times. Returns
   /// the bytes that became available to every stream.
-  std::size_t poll(std::size_t max_questions) noexcept;
+  /// `which` excludes marks that have no event yet, because a query would record one.
+  enum class Marks : std::uint8_t { all, recorded };
+  std::size_t poll(std::size_t max_questions, Marks which = Marks::all) noexcept;
   void set_limit(std::size_t limit_bytes) noexcept;
   /// Allocates `bytes` from the driver in advance.
   [[nodiscard]] Result<void> try_hold(std::size_t bytes) noexcept;
@@ -298,9 +300,9 @@ class Pool {
   /// driver call.
   std::size_t settle_seen() noexcept;
   /// Queries a stream until a free is not complete or the queries are used up.
-  std::size_t ask(StreamCache& cache, std::size_t& questions_left) noexcept;
+  std::size_t ask(StreamCache& cache, std::size_t& questions_left, Marks which) noexcept;
   /// The mark of the oldest free of the stream that is not known to be complete.
-  [[nodiscard]] Mark oldest_mark(StreamCache& cache) noexcept;
+  [[nodiscard]] Mark oldest_mark(StreamCache& cache, Marks which) noexcept;
   [[nodiscard]] Mark newest_mark(StreamCache& cache) noexcept;
 
   /// What the bounds of the caches depend on.

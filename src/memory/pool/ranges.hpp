@@ -32,6 +32,8 @@ struct Lane {
   // Blocks and granules freed since the last event was recorded after the frees.
   std::size_t unsealed_blocks = 0;
   std::uint64_t unsealed_granules = 0;
+  /// Marks up to this one have an event.
+  std::uint64_t sealed = 0;
 };
 
 class Ranges {
