@@ -51,43 +51,57 @@ bool is_inside(const PointerInfo& known, const void* address, std::size_t bytes)
   return known.base != nullptr && first >= base && is_within(first - base, bytes, known.bytes);
 }
 
-/// Asks the device for the kind of the memory. `known` is the answer.
-[[gnu::noinline]] Result<MemoryKind> find_kind(const Device& device, const void* address,
-                                               std::size_t bytes, PointerInfo& known,
-                                               CallSite site) noexcept {
-  const std::shared_ptr<DeviceState>& state = DeviceState::of(device);
-  // Device::try_pointer_info() without its checks, or with them if they fail.
-  const Result<PointerInfo> first = bytes != 0 && state && state->is_in_its_process()
-                                        ? state->backend().pointer_info(address)
-                                        : device.try_pointer_info(bytes == 0 ? nullptr : address);
-  if (!first) return Failure(first.failure()).at(site);
-  known = *first;
+/// The kind of memory that is not inside one allocation of the device. `first` is the device's
+/// answer about its first byte.
+[[gnu::noinline]] Result<MemoryKind> find_other_kind(const Device& device, const void* address,
+                                                     std::size_t bytes, const PointerInfo& first,
+                                                     CallSite site) noexcept {
   const bool is_host = device.info().is_host;
   if (bytes == 0) return storage_kind_of(MemoryKind::device, is_host);
-  if (first->base == nullptr) {
+  if (first.base == nullptr) {
     // To this device it is host memory, but it may belong to another device.
     Result<void> here = DeviceState::check_not_elsewhere(device, address);
     if (!here) return Failure(here.failure()).at(site);
     return MemoryKind::host;
   }
-  const auto begin = reinterpret_cast<std::uintptr_t>(first->base);
-  const std::size_t offset = reinterpret_cast<std::uintptr_t>(address) - begin;
-  if (is_within(offset, bytes, first->bytes)) return storage_kind_of(first->kind, is_host);
   // A range may span several mappings, so ask about the last byte, too.
   const Result<PointerInfo> last =
       device.try_pointer_info(static_cast<const std::byte*>(address) + (bytes - 1));
   if (!last) return Failure(last.failure()).at(site);
-  if (last->base != nullptr && last->kind == first->kind) {
-    return storage_kind_of(first->kind, is_host);
+  if (last->base != nullptr && last->kind == first.kind) {
+    return storage_kind_of(first.kind, is_host);
   }
+  const std::size_t offset =
+      reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(first.base);
   return Failure(ErrorCode::out_of_bounds,
                  "{bytes} bytes at {address} exceed their allocation on '{device}', which has "
                  "{there} bytes from this address. Pass a smaller size.",
                  site)
       .with("bytes", bytes)
       .with("address", reinterpret_cast<std::uintptr_t>(address), Unit::hex)
-      .with("there", first->bytes - offset)
+      .with("there", first.bytes - offset)
       .with("device", device.spec());
+}
+
+[[gnu::cold, gnu::noinline]] Result<MemoryKind> no_kind(const Failure& why,
+                                                        CallSite site) noexcept {
+  return Failure(why).at(site);
+}
+
+/// Asks the device for the kind of the memory. `known` is the answer.
+Result<MemoryKind> find_kind(const Device& device, const void* address, std::size_t bytes,
+                             PointerInfo& known, CallSite site) noexcept {
+  const std::shared_ptr<DeviceState>& state = DeviceState::of(device);
+  // Device::try_pointer_info() without its checks, or with them if they fail.
+  const Result<PointerInfo> first = bytes != 0 && state && state->is_in_its_process()
+                                        ? state->backend().pointer_info(address)
+                                        : device.try_pointer_info(bytes == 0 ? nullptr : address);
+  if (!first) return no_kind(first.failure(), site);
+  known = *first;
+  if (bytes != 0 && is_inside(*first, address, bytes)) {
+    return storage_kind_of(first->kind, device.info().is_host);
+  }
+  return find_other_kind(device, address, bytes, *first, site);
 }
 
 /// Host memory that is page-locked in place and unregistered at its end.
@@ -422,7 +436,10 @@ Result<void> ForeignParts::try_adopt(void* address, std::size_t bytes, DType dty
   if (is_unstated_) storage->leave_readiness_unstated();
   const std::size_t count = bytes / size_bytes(dtype);
   if (reinterpret_cast<std::uintptr_t>(address) % alignment_bytes(dtype) == 0) [[likely]] {
-    buffer = Buffer(std::move(storage), 0, count * size_bytes(dtype), Shape::flat(count), dtype);
+    // Constructed in place, because assigning a Buffer costs as much as the checks.
+    buffer.~Buffer();
+    ::new (static_cast<void*>(&buffer))
+        Buffer(std::move(storage), 0, count * size_bytes(dtype), Shape::flat(count), dtype);
     return {};
   }
   Result<Buffer> made = Buffer::try_over(std::move(storage), 0, Shape::flat(count), dtype, site);

@@ -830,6 +830,15 @@ inline bool Storage::try_end() noexcept {
   return resource_ ? try_end_block() : try_end_origin();
 }
 
+// Not inline: the fast path of end() should need few registers.
+[[gnu::noinline]] void Storage::end_now() noexcept {
+  if (try_end()) {
+    destroy();
+  } else {
+    DeferredFrees::keep(this);
+  }
+}
+
 void Storage::end() noexcept {
   if (!resource_) [[unlikely]] {
     end_foreign();
@@ -863,24 +872,17 @@ void Storage::end_foreign() noexcept {
     next_ = std::exchange(own.later, this);
     return;
   }
-  ++own.depth;
-  end_now();
-  --own.depth;
-  while (own.depth == 0 && own.later != nullptr) {
-    Storage* const next = own.later;
-    own.later = next->next_;
+  for (Storage* next = this; next != nullptr;) {
     ++own.depth;
-    next->end_now();
+    if (next->try_end()) {
+      next->destroy();
+    } else {
+      DeferredFrees::keep(next);
+    }
     --own.depth;
+    next = own.depth == 0 ? own.later : nullptr;
+    if (next != nullptr) own.later = next->next_;
   }
-}
-
-inline void Storage::end_now() noexcept {
-  if (!try_end()) {
-    DeferredFrees::keep(this);
-    return;
-  }
-  destroy();
 }
 
 Result<Block> Storage::try_release_block(StreamRef stream, CallSite site) noexcept {

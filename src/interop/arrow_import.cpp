@@ -61,6 +61,7 @@ class Owned {
 struct Leaf {
   ArrowWhere where;
   const LogicalType* type = nullptr;
+  DType dtype = DType::void_;  // of the values
   bool is_nullable = true;
   bool is_view = false;
   const void* const* buffers = nullptr;
@@ -148,6 +149,7 @@ bool is_bad_leaf(const ArrowArray& array, const Field& field, bool is_view, cons
   const LogicalType& type = field.type;
   if (are_bad_buffers(array, is_view || type.is_variable() ? 3 : 2, is_view, flaw)) return true;
   leaf.type = &type;
+  leaf.dtype = type.dtype();
   leaf.is_nullable = field.is_nullable;
   leaf.is_view = is_view;
   leaf.buffers = array.buffers;
@@ -185,9 +187,8 @@ bool is_bad_leaf(const ArrowArray& array, const Field& field, bool is_view, cons
     bytes = checked_multiply(end + 1, size_bytes(type.offset_dtype()));
     alignment = alignment_bytes(type.offset_dtype());
   } else {
-    const DType dtype = type.dtype();
-    bytes = type.is_bits() ? bitmap_bytes(end) : checked_multiply(end, size_bytes(dtype));
-    alignment = alignment_bytes(dtype);
+    bytes = type.is_bits() ? bitmap_bytes(end) : checked_multiply(end, size_bytes(leaf.dtype));
+    alignment = alignment_bytes(leaf.dtype);
   }
   if (!bytes) return flaw.set("length", array.length, "its size in bytes overflows 64 bits");
   if (is_bad_address("buffers[0]", array.buffers[0], leaf.bitmap, 1, flaw)) return true;
@@ -490,8 +491,7 @@ Result<void> try_take(const Leaf& leaf, const Arrival& arrival, ForeignParts& me
       return arrow_rejected(leaf.where, flaw, site);
     }
   }
-  if (Result<void> adopted =
-          try_adopt_part(memory, values, bytes, leaf.type->dtype(), parts.values);
+  if (Result<void> adopted = try_adopt_part(memory, values, bytes, leaf.dtype, parts.values);
       !adopted) {
     return adopted;
   }

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -110,14 +109,12 @@ constexpr auto types = [] {
 }();
 static_assert(sizeof(DType) == 1);
 
-/// The same table by code and width: entry [code][n] is for elements of 2^n bytes, and void if
-/// there is no such type.
+/// The same table by code and width in bytes. Void if there is no such type.
 constexpr auto dtypes = [] {
-  std::array<std::array<DType, 5>, 16> made = {};
+  std::array<std::array<DType, 17>, 16> made = {};
   for (auto& row : made) row.fill(DType::void_);
   for (const Word& word : words) {
-    DType& entry =
-        made[word.type.code][static_cast<unsigned>(std::countr_zero(word.type.bits)) - 3];
+    DType& entry = made[word.type.code][word.type.bits / 8];
     if (entry == DType::void_) entry = word.dtype;
   }
   return made;
@@ -125,11 +122,12 @@ constexpr auto dtypes = [] {
 
 /// Returns void if there is no such type.
 DType find_dtype(DLDataType type) noexcept {
-  if (type.lanes != 1 || type.code >= dtypes.size() || !std::has_single_bit(type.bits)) {
+  const unsigned bytes = type.bits / 8u;
+  if (type.lanes != 1 || type.bits % 8 != 0 || type.code >= dtypes.size() ||
+      bytes >= dtypes[0].size()) {
     return DType::void_;
   }
-  const int log2 = std::countr_zero(type.bits) - 3;
-  return log2 < 0 || log2 > 4 ? DType::void_ : dtypes[type.code][static_cast<unsigned>(log2)];
+  return dtypes[type.code][bytes];
 }
 
 DLDataType word_of(DType dtype) noexcept { return types[static_cast<std::uint8_t>(dtype)]; }
@@ -435,13 +433,13 @@ inline Result<void> try_copy(std::span<const std::size_t> from, Shape& to, CallS
 }
 
 /// Sets the strides of dense elements.
-[[gnu::noinline]] Result<void> try_make_dense(Numbers& numbers, CallSite site) noexcept {
-  const Result<Shape> dense = numbers.shape.try_strides();
+[[gnu::noinline]] Result<void> try_make_dense(const Shape& shape, std::span<std::int64_t> strides,
+                                              CallSite site) noexcept {
+  const Result<Shape> dense = shape.try_strides();
   if (!dense)
-    return rejected("shape", numbers.shape.rank(), "its number of elements overflows 64 bits",
-                    site);
-  for (std::size_t i = 0; i < numbers.shape.rank(); ++i) {
-    numbers.strides[i] = static_cast<std::int64_t>(dense->extents()[i]);
+    return rejected("shape", shape.rank(), "its number of elements overflows 64 bits", site);
+  for (std::size_t i = 0; i < shape.rank(); ++i) {
+    strides[i] = static_cast<std::int64_t>(dense->extents()[i]);
   }
   return {};
 }
@@ -468,7 +466,8 @@ inline Result<void> try_copy(std::span<const std::size_t> from, Shape& to, CallS
   if (Result<void> copied = try_copy({extents.data(), rank}, numbers.shape, site); !copied) {
     return copied;
   }
-  return has_strides || rank == 0 ? Result<void>() : try_make_dense(numbers, site);
+  return has_strides || rank == 0 ? Result<void>()
+                                  : try_make_dense(numbers.shape, numbers.strides, site);
 }
 
 std::optional<std::size_t> try_bytes(const Shape& shape, DType dtype) noexcept {
@@ -672,21 +671,34 @@ void release(void* structure) {
 
 /// Ends the structure exactly once, whether the import succeeds or fails.
 template <class Managed>
-Result<StridedBuffer> try_import(const Device& device, Managed* managed, Offer offer,
-                                 void (*ours)(Managed*), const DlpackOptions& options) noexcept {
-  if (managed->deleter == ours) {
-    ExportState& state = *static_cast<ExportState*>(managed->manager_ctx);
-    Result<std::optional<StridedBuffer>> back = try_return(state, offer, device, options);
-    if (!back || *back) {
-      ours(managed);
-      return back ? Result<StridedBuffer>(**std::move(back)) : back.failure();
-    }
-    offer.is_read_only = true;
-  }
+Result<StridedBuffer> try_import_foreign(const Device& device, Managed* managed, const Offer& offer,
+                                         const DlpackOptions& options) noexcept {
   Owner owner = {&release<Managed>, managed};
   Result<StridedBuffer> taken = try_take(device, offer, owner, options);
   if (!taken && owner.release != nullptr) owner.release(owner.structure);
   return taken;
+}
+
+/// Imports a structure with the deleter of Tern's exports.
+template <class Managed>
+[[gnu::noinline]] Result<StridedBuffer> try_import_ours(const Device& device, Managed* managed,
+                                                        Offer& offer, void (*ours)(Managed*),
+                                                        const DlpackOptions& options) noexcept {
+  ExportState& state = *static_cast<ExportState*>(managed->manager_ctx);
+  Result<std::optional<StridedBuffer>> back = try_return(state, offer, device, options);
+  if (!back || *back) {
+    ours(managed);
+    return back ? Result<StridedBuffer>(**std::move(back)) : back.failure();
+  }
+  offer.is_read_only = true;
+  return try_import_foreign(device, managed, offer, options);
+}
+
+template <class Managed>
+Result<StridedBuffer> try_import(const Device& device, Managed* managed, Offer& offer,
+                                 void (*ours)(Managed*), const DlpackOptions& options) noexcept {
+  if (managed->deleter == ours) return try_import_ours(device, managed, offer, ours, options);
+  return try_import_foreign(device, managed, offer, options);
 }
 
 }  // namespace
@@ -788,15 +800,15 @@ Result<StridedBuffer> try_import_dlpack(const Device& device, DLManagedTensorVer
     call_deleter(*tensor);
     return rejected("version.major", major, "the supported version is 1", options.site);
   }
-  const Offer offer = {tensor->dl_tensor, tensor->flags,
-                       (tensor->flags & abi::DLPACK_FLAG_BITMASK_READ_ONLY) != 0};
+  Offer offer = {tensor->dl_tensor, tensor->flags,
+                 (tensor->flags & abi::DLPACK_FLAG_BITMASK_READ_ONLY) != 0};
   return try_import(device, tensor, offer, delete_versioned, options);
 }
 
 Result<StridedBuffer> try_import_dlpack(const Device& device, DLManagedTensor* tensor,
                                         const DlpackOptions& options) noexcept {
   if (tensor == nullptr) return no_tensor(options.site);
-  const Offer offer = {tensor->dl_tensor, 0, !options.legacy_is_writable};
+  Offer offer = {tensor->dl_tensor, 0, !options.legacy_is_writable};
   return try_import(device, tensor, offer, delete_legacy, options);
 }
 

@@ -31,10 +31,14 @@ Failure not_of_type(const char* part, DType actual, std::string_view expected,
 }
 
 /// Returns the size of the first `end` values in the values buffer.
-std::optional<std::size_t> value_bytes(const LogicalType& type, std::size_t end) noexcept {
+std::optional<std::size_t> value_bytes(const LogicalType& type, DType dtype,
+                                       std::size_t end) noexcept {
   if (type.is_variable()) return 0;
   if (type.is_bits()) return bitmap_bytes(end);
-  return checked_multiply(end, size_bytes(type.dtype()));
+  return checked_multiply(end, size_bytes(dtype));
+}
+std::optional<std::size_t> value_bytes(const LogicalType& type, std::size_t end) noexcept {
+  return value_bytes(type, type.dtype(), end);
 }
 
 std::optional<std::size_t> offset_bytes(const LogicalType& type, std::size_t end) noexcept {
@@ -272,9 +276,10 @@ Result<void> Column::try_fill(std::size_t capacity, CallSite site) noexcept {
   const LogicalType& type = type_;
   ColumnParts& parts = parts_;
   const std::optional<std::size_t> end = checked_add(parts.first, capacity);
-  const std::optional<std::size_t> bytes = end ? value_bytes(type, *end) : std::nullopt;
+  const DType dtype = type.dtype();
+  const std::optional<std::size_t> bytes = end ? value_bytes(type, dtype, *end) : std::nullopt;
   if (!bytes || *bytes > max_request_bytes) return too_large(capacity, site);
-  if (const DType dtype = type.dtype(); !is_fine(parts.values, *bytes, dtype)) {
+  if (!is_fine(parts.values, *bytes, dtype)) {
     if (Result<void> fine = check_part(parts.values, "values", *bytes, dtype, site); !fine) {
       return fine;
     }

@@ -45,8 +45,13 @@ class TERN_EXPORT Shape {
       copy_heap(extents);
       return;
     }
-    for (std::size_t i = 0; i < extents.size(); ++i) inline_[i] = extents[i];
     rank_ = extents.size();
+    // Not a loop, which would become a call of memcpy().
+    static_assert(inline_rank == 4);
+    if (rank_ > 0) inline_[0] = extents[0];
+    if (rank_ > 1) inline_[1] = extents[1];
+    if (rank_ > 2) inline_[2] = extents[2];
+    if (rank_ > 3) inline_[3] = extents[3];
   }
 
   /// Returns a shape with one dimension.

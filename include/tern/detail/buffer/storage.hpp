@@ -301,7 +301,10 @@ class TERN_EXPORT Storage {
   /// Checks that all bytes of the range were written. Fails with never_written, which names the
   /// first gap.
   [[nodiscard]] Result<void> check_written(std::size_t offset, std::size_t bytes,
-                                           CallSite site) const noexcept;
+                                           CallSite site) const noexcept {
+    if (bytes == 0 || is_all_written()) return {};
+    return check_ranges_written(offset, bytes, site);
+  }
   /// Marks a range as written.
   void note_written(std::size_t offset, std::size_t bytes) noexcept;
   /// Marks a range as never written, because its contents are no longer needed. Has no effect for
@@ -425,6 +428,10 @@ class TERN_EXPORT Storage {
   void note_unspecified(std::size_t offset, std::size_t bytes) const noexcept;
   [[nodiscard]] Result<void> check_range(std::size_t offset, std::size_t bytes,
                                          CallSite site) const noexcept;
+
+  /// check_written() if some bytes of the storage were never written.
+  [[nodiscard]] Result<void> check_ranges_written(std::size_t offset, std::size_t bytes,
+                                                  CallSite site) const noexcept;
 
   void set_memory(const StorageOrigin::Memory& memory) noexcept;
 
