@@ -46,11 +46,7 @@ Failure nothing_to_view(CallSite site) noexcept {
 Result<void> check_aligned(const Storage& storage, std::size_t offset, DType dtype,
                            CallSite site) noexcept {
   const std::size_t needed = alignment_bytes(dtype);
-  std::size_t address = offset;
-  if (const Result<StorageOrigin::Memory> memory = storage.try_memory()) {
-    address += reinterpret_cast<std::uintptr_t>(
-        memory->device_address != nullptr ? memory->device_address : memory->host_address);
-  }
+  const std::size_t address = reinterpret_cast<std::uintptr_t>(storage.first_byte()) + offset;
   if (address % needed == 0) return {};
   return Failure(ErrorCode::misaligned,
                  "{dtype} needs an alignment of {required} bytes and cannot be placed at "

@@ -40,8 +40,9 @@ void DeferredFrees::keep(Storage* storage) noexcept {
   // A kept storage does not hold a handle of the program. If it did, the last handle would not end
   // before the storage does, and the storage would not be freed with the last handle.
   Device handle;
-  if (Storage::ColdState* const cold = storage->cold(); cold != nullptr && cold->device.is_open()) {
-    handle = std::exchange(cold->device, DeviceState::of(cold->device)->inner_handle());
+  if (!storage->resource_ && storage->foreign_.device.is_open()) {
+    Device& own = storage->foreign_.device;
+    handle = std::exchange(own, DeviceState::of(own)->inner_handle());
   }
   // Declared after the handle, so the lock is released when the handle ends.
   const std::lock_guard lock(mutex);

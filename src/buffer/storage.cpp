@@ -180,17 +180,46 @@ Storage::Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t 
   }
 }
 
+[[gnu::always_inline]] inline Storage::Storage(const Device& device, StorageOrigin* origin,
+                                               bool is_part, MemoryKind kind, std::size_t bytes,
+                                               const StorageOptions& options) noexcept
+    : kind_(static_cast<std::uint8_t>(kind)),
+      contents_(options.contents),
+      tag_(options.tag),
+      is_checked_(options.checked ? *options.checked : is_checked_by_config()),
+      bytes_and_written_(bytes | all_written_bit),
+      id_(next_id()),
+      alignment_(options.alignment),
+      first_stream_(options.stream),
+      site_(options.site),
+      foreign_(origin, is_part, device) {}
+
+inline Storage::Foreign::~Foreign() {
+  if (!is_part) delete origin;
+}
+
 [[gnu::always_inline]] inline Storage::~Storage() {
   if (ColdState* const cold = this->cold()) delete cold;
+  if (!resource_) foreign_.~Foreign();
+}
+
+[[gnu::always_inline]] inline void Storage::destroy() noexcept {
+  if (resource_ || !foreign_.is_part) {
+    delete this;
+    return;
+  }
+  StorageOrigin& origin = *foreign_.origin;
+  // The origin may call the owner of the memory, who may still need the device.
+  const Device device = std::move(foreign_.device);
+  this->~Storage();
+  origin.drop_part();
 }
 
 const Device& Storage::device() const noexcept {
-  return resource_ ? resource_->device() : cold()->device;
+  return resource_ ? resource_->device() : foreign_.device;
 }
 
-StorageOrigin* Storage::origin() const noexcept {
-  return resource_ ? nullptr : cold()->origin.get();
-}
+StorageOrigin* Storage::origin() const noexcept { return resource_ ? nullptr : foreign_.origin; }
 
 [[gnu::always_inline]] inline void* Storage::operator new(std::size_t,
                                                           const std::nothrow_t&) noexcept {
@@ -261,15 +290,21 @@ Result<StorageHandle> Storage::try_make(const Device& device, std::size_t bytes,
   if (Result<void> sound = check_options(bytes, options); !sound) return sound.failure();
   if (DeferredFrees::has_any()) DeferredFrees::poll_some();
   Storage* const storage =
-      new (std::nothrow) Storage({}, static_cast<std::uint8_t>(kind), bytes, options);
+      new (std::nothrow) Storage(device, origin.get(), false, kind, bytes, options);
   if (storage == nullptr) return no_host_memory("a buffer", options.site);
-  StorageHandle handle(storage);
-  ColdState* const cold = storage->make_cold();
-  if (cold == nullptr) return no_host_memory("a buffer", options.site);
-  cold->device = device;
-  cold->origin = std::move(origin);
-  storage->bytes_and_written_.fetch_or(all_written_bit, std::memory_order_relaxed);
-  return handle;
+  static_cast<void>(origin.release());
+  return StorageHandle(storage);
+}
+
+StorageHandle Storage::make_part(void* record, const Part& part,
+                                 const StorageOptions& options) noexcept {
+  Storage* const storage = ::new (record)
+      Storage(part.device, &part.origin, true, part.kind, part.memory.bytes, options);
+  storage->set_memory(part.memory);
+  storage->uses_.begin_with(part.stream, part.ready);
+  if (part.owner_orders_writes && part.ready) storage->foreign_.owners_uses = 1;
+  storage->phase_.store(ready, std::memory_order_relaxed);
+  return StorageHandle(storage);
 }
 
 namespace {
@@ -508,8 +543,10 @@ Result<Block> Storage::try_block() const noexcept {
 }
 
 Result<StorageOrigin::Memory> Storage::try_memory() const noexcept {
-  if (Result<Block> block = try_block(); !block) return block.failure();
-  return StorageOrigin::Memory{device_address_, host_address_, memory_bytes_};
+  if (is_allocated()) {
+    return StorageOrigin::Memory{device_address_, host_address_, memory_bytes_};
+  }
+  return try_block().failure();
 }
 
 bool Storage::try_grow(std::size_t end, std::size_t bytes) noexcept {
@@ -727,20 +764,22 @@ bool Storage::try_end_block() noexcept {
   return try_give(stream);
 }
 
-bool Storage::try_end_origin() noexcept {
-  if (this->cold() == nullptr) return true;  // it was never created
-  ColdState& cold = *this->cold();
-  const StreamRef stream = cold.origin->end_stream();
-  if (const StreamPin stay(stream); stay && !cold.is_end_queued) {
-    // After a failure, try again until the uses are done and there is nothing to wait for.
-    cold.is_end_queued = bool(try_queue_waits(stream, site_));
-  }
-  if (uses_.has_any_since(cold.owners_uses) && !are_uses_done()) return false;
-  return cold.origin->try_end();
+[[gnu::always_inline]] inline bool Storage::try_end_origin() noexcept {
+  // This is the last reference.
+  const bool was_used = std::ranges::any_of(uses_.unshared(), [this](const UseRecord::Entry& use) {
+    return use.version > foreign_.owners_uses;
+  });
+  if (was_used && !try_end_uses()) return false;
+  return foreign_.is_part || foreign_.origin->try_end();
 }
 
-void Storage::leave_uses_to_owner() noexcept {
-  if (ColdState* const cold = this->cold()) cold->owners_uses = uses_.version();
+bool Storage::try_end_uses() noexcept {
+  const StreamRef stream = foreign_.origin->end_stream();
+  if (const StreamPin stay(stream); stay && !foreign_.is_end_queued) {
+    // After a failure, try again until the uses are done and there is nothing to wait for.
+    foreign_.is_end_queued = bool(try_queue_waits(stream, site_));
+  }
+  return are_uses_done();
 }
 
 std::optional<std::size_t> Storage::try_begin_export() noexcept {
@@ -774,26 +813,37 @@ bool Storage::are_exports_done() const noexcept {
 
 void Storage::leave_readiness_unstated() noexcept {
   const std::shared_ptr<DeviceState>& device = DeviceState::of(this->device());
-  // An import has its cold state from construction on.
-  if (device) cold()->ready_barrier.store(device->next_barrier(), std::memory_order_relaxed);
+  if (device) foreign_.ready_barrier.store(device->next_barrier(), std::memory_order_relaxed);
 }
 
 void Storage::note_readiness_stated() noexcept {
-  if (ColdState* const cold = this->cold()) cold->ready_barrier.store(0, std::memory_order_release);
+  if (!resource_) foreign_.ready_barrier.store(0, std::memory_order_release);
 }
 
 bool Storage::is_import_ready() const noexcept {
-  const ColdState* const cold = this->cold();
-  return !cold || has_passed(device(), cold->ready_barrier.load(std::memory_order_acquire));
+  return resource_ || has_passed(device(), foreign_.ready_barrier.load(std::memory_order_acquire));
 }
 
-bool Storage::try_end() noexcept {
+inline bool Storage::try_end() noexcept {
   if (phase_.load(std::memory_order_acquire) == given_away) return true;
   if (!are_exports_done()) return false;
   return resource_ ? try_end_block() : try_end_origin();
 }
 
+// Not inline: the fast path of end() should need few registers.
+[[gnu::noinline]] void Storage::end_now() noexcept {
+  if (try_end()) {
+    destroy();
+  } else {
+    DeferredFrees::keep(this);
+  }
+}
+
 void Storage::end() noexcept {
+  if (!resource_) [[unlikely]] {
+    end_foreign();
+    return;
+  }
   if (cold() != nullptr && phase_.load(std::memory_order_relaxed) == ready) take_advice_back();
   // The most common case: only the first stream has used the storage.
   if (const std::span<const UseRecord::Entry> uses = uses_.unshared();
@@ -806,36 +856,33 @@ void Storage::end() noexcept {
     delete this;
     return;
   }
-  if (resource_) {
-    end_now();
-    return;
-  }
-  // Releasing an owner may destroy another storage, and so on. Such a chain is destroyed
-  // iteratively and not recursively.
-  static constinit thread_local unsigned depth = 0;
-  static constinit thread_local Storage* later = nullptr;
-  if (depth == max_nested_ends) {
-    next_ = std::exchange(later, this);
-    return;
-  }
-  ++depth;
   end_now();
-  --depth;
-  while (depth == 0 && later != nullptr) {
-    Storage* const next = later;
-    later = next->next_;
-    ++depth;
-    next->end_now();
-    --depth;
-  }
 }
 
-void Storage::end_now() noexcept {
-  if (!try_end()) {
-    DeferredFrees::keep(this);
+void Storage::end_foreign() noexcept {
+  // Releasing an owner may destroy another storage, and so on. Such a chain is destroyed
+  // iteratively and not recursively.
+  struct Chain {
+    unsigned depth = 0;
+    Storage* later = nullptr;
+  };
+  static constinit thread_local Chain chain;
+  Chain& own = chain;
+  if (own.depth == max_nested_ends) {
+    next_ = std::exchange(own.later, this);
     return;
   }
-  delete this;
+  for (Storage* next = this; next != nullptr;) {
+    ++own.depth;
+    if (next->try_end()) {
+      next->destroy();
+    } else {
+      DeferredFrees::keep(next);
+    }
+    --own.depth;
+    next = own.depth == 0 ? own.later : nullptr;
+    if (next != nullptr) own.later = next->next_;
+  }
 }
 
 Result<Block> Storage::try_release_block(StreamRef stream, CallSite site) noexcept {

@@ -34,19 +34,10 @@ struct Storage::ColdState {
   std::set<std::pair<Advice, Place>> advice;  // calls that undo the advice
   SpinLock exports_lock;                      // guards the next two
   std::uint32_t exports = 0;
-  std::size_t exported_bytes = 0;      // size at the first export; the storage may grow later
-  Reservation* reservation = nullptr;  // only while an array is being made
-  // Constant after construction, for storages without a resource. A storage that is kept replaces
-  // the handle of its device by an inner handle.
-  std::unique_ptr<StorageOrigin> origin;
-  Device device;
-  std::uint64_t owners_uses = 0;           // uses up to this version are ordered by the owner
-  bool is_end_queued = false;              // only the thread that ends the storage uses it
+  std::size_t exported_bytes = 0;          // size at the first export; the storage may grow later
+  Reservation* reservation = nullptr;      // only while an array is being made
   std::atomic<std::uint64_t> barrier = 0;  // device-wide wait that covers foreign work
   std::atomic<std::uint64_t> writes = 0;   // counted since try_count_writes() was first called
-  /// The device-wide wait that covers earlier writes of an import whose readiness was not stated; 0
-  /// if the readiness is known.
-  std::atomic<std::uint64_t> ready_barrier = 0;
 };
 
 }  // namespace tern

@@ -39,9 +39,8 @@ Storage::ColdState* Storage::make_cold() noexcept {
   return there;
 }
 
-Result<void> Storage::check_written(std::size_t offset, std::size_t bytes,
-                                    CallSite site) const noexcept {
-  if (bytes == 0 || is_all_written()) return {};
+Result<void> Storage::check_ranges_written(std::size_t offset, std::size_t bytes,
+                                           CallSite site) const noexcept {
   ByteRange gap = {offset, offset + bytes};
   if (ColdState* const cold = this->cold()) {
     const std::lock_guard lock(cold->mutex);

@@ -38,6 +38,17 @@ bool are_dense(const Shape& shape, std::span<const std::int64_t> strides) noexce
 /// Returns row-major strides. Strides of an empty shape may overflow; nobody reads them, but there
 /// must be one per dimension.
 Shape dense_strides(const Shape& shape) {
+  if (const std::size_t rank = shape.rank(); rank <= Shape::inline_rank) {
+    std::array<std::size_t, Shape::inline_rank> dense;
+    std::size_t stride = 1;
+    bool is_too_large = false;
+    for (std::size_t i = rank; i-- > 0;) {
+      dense[i] = stride;
+      is_too_large |=
+          __builtin_mul_overflow(stride, std::max<std::size_t>(shape.extents()[i], 1), &stride);
+    }
+    if (!is_too_large) return Shape(std::span<const std::size_t>(dense.data(), rank));
+  }
   Result<Shape> strides = shape.try_strides();
   if (strides) return *std::move(strides);
   if (strides.failure().code() == ErrorCode::out_of_memory) raise(strides.failure());

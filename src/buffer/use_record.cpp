@@ -374,12 +374,6 @@ std::uint64_t UseRecord::version() const noexcept {
   return version_;
 }
 
-bool UseRecord::has_any_since(std::uint64_t version) const noexcept {
-  const std::lock_guard lock(mutex_);
-  const std::span<const Entry> all = unshared();
-  return std::ranges::any_of(all, [=](const Entry& entry) { return entry.version > version; });
-}
-
 std::size_t UseRecord::size() const noexcept {
   const std::lock_guard lock(mutex_);
   return count_;

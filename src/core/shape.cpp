@@ -44,14 +44,15 @@ Result<Shape> Shape::try_make(std::size_t rank) noexcept {
 Shape::Shape(std::initializer_list<std::size_t> extents)
     : Shape(std::span<const std::size_t>(extents.begin(), extents.size())) {}
 
-Shape::Shape(std::span<const std::size_t> extents) {
-  *this = try_make(extents.size()).value();
-  std::copy(extents.begin(), extents.end(), data());
-}
-
 Result<Shape> Shape::try_from(std::span<const std::int64_t> extents) noexcept {
-  Result<Shape> shape = try_make(extents.size());
-  if (!shape) return shape;
+  Shape shape;
+  if (extents.size() <= inline_rank) {
+    shape.rank_ = extents.size();
+  } else {
+    Result<Shape> made = try_make(extents.size());
+    if (!made) return made;
+    shape = *std::move(made);
+  }
   for (std::size_t i = 0; i < extents.size(); ++i) {
     const std::optional<std::size_t> extent = checked_size(extents[i]);
     if (!extent) {
@@ -61,22 +62,17 @@ Result<Shape> Shape::try_from(std::span<const std::int64_t> extents) noexcept {
           .with_signed("value", extents[i])
           .with("dimension", i);
     }
-    shape->data()[i] = *extent;
+    shape.data()[i] = *extent;
   }
   return shape;
 }
 
-void Shape::copy_heap(const Shape& other) { *this = Shape(other.extents()); }
+void Shape::copy_heap(std::span<const std::size_t> extents) {
+  *this = try_make(extents.size()).value();
+  std::copy(extents.begin(), extents.end(), data());
+}
 
 Shape& Shape::operator=(const Shape& other) { return *this = Shape(other); }
-
-Shape& Shape::operator=(Shape&& other) noexcept {
-  if (this == &other) return *this;
-  std::copy_n(other.inline_, inline_rank, inline_);
-  heap_ = std::move(other.heap_);
-  rank_ = std::exchange(other.rank_, 0);
-  return *this;
-}
 
 std::size_t Shape::extent(std::size_t dimension) const {
   if (dimension < rank_) return data()[dimension];
@@ -92,14 +88,14 @@ bool Shape::is_empty() const noexcept {
 }
 
 Result<std::size_t> Shape::try_element_count() const noexcept {
-  // Test for empty first: {2^40, 2^40, 0} has no elements and no overflow.
-  if (is_empty()) return std::size_t{0};
   std::size_t count = 1;
+  bool is_too_large = false;
   for (const std::size_t extent : extents()) {
-    const std::optional<std::size_t> product = checked_multiply(count, extent);
-    if (!product) return does_not_fit("element count");
-    count = *product;
+    // {2^40, 2^40, 0} has no elements and no overflow.
+    if (extent == 0) return std::size_t{0};
+    is_too_large |= __builtin_mul_overflow(count, extent, &count);
   }
+  if (is_too_large) return does_not_fit("element count");
   return count;
 }
 

@@ -426,9 +426,9 @@ Result<Packed> try_pack_table(const Table& table, bool is_for_host, const ArrowO
   state->table = table;
   state->rows = static_cast<std::size_t>(*rows);
   Packer packer(is_for_host, options, standing);
-  for (std::size_t i = 0; i < table.arity(); ++i) {
-    const Column& column = state->table.columns()[i];
-    if (Result<void> packed = packer.try_pack(state->pieces[i], state->rows, column); !packed) {
+  const std::span<const Column> columns = state->table.columns();
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    if (Result<void> packed = packer.try_pack(state->pieces[i], state->rows, columns[i]); !packed) {
       return Failure(packed.failure()).with("column", table.schema().fields()[i].name);
     }
   }

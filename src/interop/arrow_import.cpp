@@ -1,10 +1,9 @@
-// Imports Arrow arrays. try_leaf() checks the structure of a column, check_contents() checks the
-// bytes that the host can read and counts the nulls, and try_take() makes storages over the
+// Imports Arrow arrays. is_bad_leaf() checks the structure of a column, check_contents() checks
+// the bytes that the host can read and counts the nulls, and try_take() makes storages over the
 // buffers.
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstring>
 #include <exception>
 #include <limits>
@@ -24,6 +23,7 @@
 #include "interop/exported_arrow.hpp"
 #include "interop/foreign_release.hpp"
 #include "table/bitmap.hpp"
+#include "table/column_filler.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"
@@ -34,18 +34,10 @@ namespace {
 
 // --- Ownership of the structure
 
-/// A foreign array, moved here, and reference-counted by the storages over its buffers. The last
-/// one releases the array.
-struct ArrowOwner {
-  ArrowArray array = {};
-  std::atomic<std::size_t> shares = 1;
-};
-
-void drop(void* context) noexcept {
-  ArrowOwner* const holder = static_cast<ArrowOwner*>(context);
-  if (holder->shares.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  call_release(holder->array);
-  delete holder;
+/// Releases an array that was moved to the heap.
+void end_array(void* context) noexcept {
+  const std::unique_ptr<ArrowArray> array(static_cast<ArrowArray*>(context));
+  call_release(*array);
 }
 
 /// Releases the structure at the end of the scope, unless ownership was passed on.
@@ -69,6 +61,7 @@ class Owned {
 struct Leaf {
   ArrowWhere where;
   const LogicalType* type = nullptr;
+  DType dtype = DType::void_;  // of the values
   bool is_nullable = true;
   bool is_view = false;
   const void* const* buffers = nullptr;
@@ -88,142 +81,120 @@ struct Window {
   std::size_t first = 0, rows = 0;
 };
 
-Result<Window> try_window(const ArrowArray& array, const ArrowWhere& where,
-                          CallSite site) noexcept {
+// The functions that follow return whether there is a flaw.
+
+bool is_bad_window(const ArrowArray& array, ArrowFlaw& flaw) noexcept {
   if (array.release == nullptr) {
-    return arrow_rejected(where, "release", "null", "the structure was released or moved from",
-                          site);
+    return flaw.set("release", "null", "the structure was released or moved from");
   }
-  if (array.length < 0) {
-    return arrow_rejected(where, "length", array.length, "a length must not be negative", site);
-  }
-  if (array.offset < 0) {
-    return arrow_rejected(where, "offset", array.offset, "an offset must not be negative", site);
-  }
+  if (array.length < 0) return flaw.set("length", array.length, "a length must not be negative");
+  if (array.offset < 0) return flaw.set("offset", array.offset, "an offset must not be negative");
   if (array.length > max_bytes) {
-    return arrow_rejected(where, "length", array.length, "the length exceeds the address space",
-                          site);
+    return flaw.set("length", array.length, "the length exceeds the address space");
   }
   if (array.offset > max_bytes - array.length) {
-    return arrow_rejected(where, "offset", array.offset,
-                          "offset plus length exceeds the address space", site);
+    return flaw.set("offset", array.offset, "offset plus length exceeds the address space");
   }
   if (array.null_count < -1 || array.null_count > array.length) {
-    return arrow_rejected(where, "null_count", array.null_count,
-                          "it must be -1, or from 0 to the length", site);
+    return flaw.set("null_count", array.null_count, "it must be -1, or from 0 to the length");
   }
   if (array.dictionary != nullptr) {
-    return arrow_rejected(where, "dictionary", "set",
-                          "dictionaries are not supported. Decode them first", site);
+    return flaw.set("dictionary", "set", "dictionaries are not supported. Decode them first");
   }
-  return Window{static_cast<std::size_t>(array.offset), static_cast<std::size_t>(array.length)};
+  return false;
 }
 
-Result<void> check_buffers(const ArrowArray& array, const ArrowWhere& where, std::int64_t expected,
-                           bool has_more, CallSite site) noexcept {
+/// The rows of an array, if its window is not bad.
+Window window_of(const ArrowArray& array) noexcept {
+  return {static_cast<std::size_t>(array.offset), static_cast<std::size_t>(array.length)};
+}
+
+bool are_bad_buffers(const ArrowArray& array, std::int64_t expected, bool has_more,
+                     ArrowFlaw& flaw) noexcept {
   constexpr std::int64_t most = std::int64_t{1} << 20;
   if (has_more ? array.n_buffers < expected || array.n_buffers > most
                : array.n_buffers != expected) {
-    return arrow_rejected(
-        where, "n_buffers", array.n_buffers,
-        "a struct has 1 buffer, a number column 2, a text column 3, a text view column 3 or more",
-        site);
+    return flaw.set(
+        "n_buffers", array.n_buffers,
+        "a struct has 1 buffer, a number column 2, a text column 3, a text view column 3 or more");
   }
-  if (array.buffers == nullptr) {
-    return arrow_rejected(where, "buffers", "null", "the list of buffers must not be null", site);
-  }
-  return {};
+  if (array.buffers == nullptr)
+    return flaw.set("buffers", "null", "the list of buffers must not be null");
+  return false;
 }
 
-/// Checks that the values have an address, that their bytes fit the address space, and that they
-/// are aligned.
-Result<void> check_address(const ArrowWhere& where, const char* field, const void* address,
-                           std::size_t bytes, std::size_t alignment, CallSite site) noexcept {
-  if (bytes == 0) return {};
-  if (address == nullptr) {
-    return arrow_rejected(where, field, "null", "a buffer with values needs an address", site);
-  }
+/// Whether values have no address, exceed the address space, or are not aligned.
+bool is_bad_address(const char* field, const void* address, std::size_t bytes,
+                    std::size_t alignment, ArrowFlaw& flaw) noexcept {
+  if (bytes == 0) return false;
+  if (address == nullptr) return flaw.set(field, "null", "a buffer with values needs an address");
   const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(address);
   if (bytes > static_cast<std::size_t>(max_bytes) || !checked_add(first, bytes)) {
-    return arrow_rejected(where, field, bytes, "the bytes exceed the address space", site);
+    return flaw.set(field, bytes, "the bytes exceed the address space");
   }
-  if (first % alignment != 0) {
-    return arrow_rejected(where, field, first % alignment,
-                          "values must be aligned to their width. Copy them to aligned memory",
-                          site);
+  // A power of two.
+  if ((first & (alignment - 1)) != 0) {
+    return flaw.set(field, first & (alignment - 1),
+                    "values must be aligned to their width. Copy them to aligned memory");
   }
-  return {};
+  return false;
 }
 
-Result<Leaf> try_leaf(const ArrowArray& array, const ArrowWhere& where, const Field& field,
-                      bool is_view, std::optional<Window> parent, CallSite site) noexcept {
-  const Result<Window> own = try_window(array, where, site);
-  if (!own) return own.failure();
-  if (array.n_children != 0) {
-    return arrow_rejected(where, "n_children", array.n_children, "this type has no children", site);
-  }
+/// Reads a column. `parent` is the rows of the struct, or null.
+bool is_bad_leaf(const ArrowArray& array, const Field& field, bool is_view, const Window* parent,
+                 Leaf& leaf, ArrowFlaw& flaw) noexcept {
+  if (is_bad_window(array, flaw)) return true;
+  if (array.n_children != 0)
+    return flaw.set("n_children", array.n_children, "this type has no children");
   const LogicalType& type = field.type;
-  if (Result<void> fine =
-          check_buffers(array, where, is_view || type.is_variable() ? 3 : 2, is_view, site);
-      !fine) {
-    return fine.failure();
-  }
-  Leaf leaf = {where, &type, field.is_nullable, is_view, array.buffers};
+  if (are_bad_buffers(array, is_view || type.is_variable() ? 3 : 2, is_view, flaw)) return true;
+  leaf.type = &type;
+  leaf.dtype = type.dtype();
+  leaf.is_nullable = field.is_nullable;
+  leaf.is_view = is_view;
+  leaf.buffers = array.buffers;
   leaf.buffer_count = static_cast<std::size_t>(array.n_buffers);
-  leaf.first = own->first;
-  leaf.rows = own->rows;
+  const Window own = window_of(array);
+  leaf.first = own.first;
+  leaf.rows = own.rows;
   if (array.null_count >= 0) leaf.null_count = static_cast<std::size_t>(array.null_count);
-  if (leaf.null_count.value_or(0) > 0) {
+  if (array.null_count > 0) {
     if (array.buffers[0] == nullptr) {
-      return arrow_rejected(where, "buffers[0]", "null",
-                            "the column has nulls, so it needs a bitmap", site);
+      return flaw.set("buffers[0]", "null", "the column has nulls, so it needs a bitmap");
     }
     if (!field.is_nullable) {
-      return arrow_rejected(where, "null_count", array.null_count,
-                            "the schema declares the column as not nullable", site);
+      return flaw.set("null_count", array.null_count,
+                      "the schema declares the column as not nullable");
     }
   }
   if (array.buffers[0] == nullptr) leaf.null_count = 0;
-  if (parent) {
-    if (!is_within(parent->first, parent->rows, own->rows)) {
-      return arrow_rejected(where, "length", array.length, "it must cover the rows of the struct",
-                            site);
+  if (parent != nullptr) {
+    if (!is_within(parent->first, parent->rows, own.rows)) {
+      return flaw.set("length", array.length, "it must cover the rows of the struct");
     }
-    if (parent->rows != own->rows && leaf.null_count != 0u) leaf.null_count = {};
+    if (parent->rows != own.rows && leaf.null_count != 0u) leaf.null_count = {};
     leaf.first += parent->first;
     leaf.rows = parent->rows;
   }
   const std::size_t end = leaf.first + leaf.rows;
   const bool is_empty = leaf.rows == 0;
   if (array.buffers[0] != nullptr) leaf.bitmap = is_empty ? 0 : bitmap_bytes(end);
-  const auto too_long = [&] {
-    return arrow_rejected(where, "length", array.length, "its size in bytes overflows 64 bits",
-                          site);
-  };
+  std::optional<std::size_t> bytes;
+  std::size_t alignment = 4;
   if (is_view) {
-    const std::optional<std::size_t> bytes = checked_multiply(end, 16);
-    if (!bytes) return too_long();
-    leaf.values = is_empty ? 0 : *bytes;
+    bytes = checked_multiply(end, 16);
   } else if (type.is_variable()) {
-    const std::optional<std::size_t> bytes =
-        checked_multiply(end + 1, size_bytes(type.offset_dtype()));
-    if (!bytes) return too_long();
-    leaf.offsets = is_empty ? 0 : *bytes;
+    bytes = checked_multiply(end + 1, size_bytes(type.offset_dtype()));
+    alignment = alignment_bytes(type.offset_dtype());
   } else {
-    const std::optional<std::size_t> bytes =
-        type.is_bits() ? bitmap_bytes(end) : checked_multiply(end, size_bytes(type.dtype()));
-    if (!bytes) return too_long();
-    leaf.values = is_empty ? 0 : *bytes;
+    bytes = type.is_bits() ? bitmap_bytes(end) : checked_multiply(end, size_bytes(leaf.dtype));
+    alignment = alignment_bytes(leaf.dtype);
   }
-  Result<void> there = check_address(where, "buffers[0]", array.buffers[0], leaf.bitmap, 1, site);
-  if (there) {
-    there = leaf.offsets != 0 ? check_address(where, "buffers[1]", array.buffers[1], leaf.offsets,
-                                              alignment_bytes(type.offset_dtype()), site)
-                              : check_address(where, "buffers[1]", array.buffers[1], leaf.values,
-                                              is_view ? 4 : alignment_bytes(type.dtype()), site);
-  }
-  if (!there) return there.failure();
-  return leaf;
+  if (!bytes) return flaw.set("length", array.length, "its size in bytes overflows 64 bits");
+  if (is_bad_address("buffers[0]", array.buffers[0], leaf.bitmap, 1, flaw)) return true;
+  if (is_empty) return false;
+  (type.is_variable() && !is_view ? leaf.offsets : leaf.values) = *bytes;
+  return is_bad_address("buffers[1]", array.buffers[1], *bytes, alignment, flaw);
 }
 
 // --- Checks of the contents that the host can read
@@ -342,32 +313,9 @@ Result<std::vector<std::string_view>> try_views(const Leaf& leaf, CallSite site)
 /// State that all columns of an import share.
 struct Arrival {
   const Device& device;
-  ArrowOwner* holder;
   bool is_readable;  // whether the host can read the buffers in place
-  Mark ready;
   const ArrowOptions& options;
-  PointerInfo known = {};  // of the buffer that was adopted last
 };
-
-Result<Buffer> try_adopt_part(Arrival& arrival, const void* address, std::size_t bytes,
-                              DType dtype) noexcept {
-  if (bytes == 0) return Buffer();
-  arrival.holder->shares.fetch_add(1, std::memory_order_relaxed);
-  Result<Buffer> adopted = try_adopt(arrival.device, const_cast<void*>(address),
-                                     Shape::flat(bytes / size_bytes(dtype)), dtype,
-                                     {.release = [](void* context) { drop(context); },
-                                      .context = arrival.holder,
-                                      .ready = arrival.ready,
-                                      // Without an event the structure says that it is complete.
-                                      .is_complete = !arrival.ready,
-                                      .owner_orders_writes = true,
-                                      .read_only = true,
-                                      .tag = arrival.options.tag,
-                                      .site = arrival.options.site},
-                                     arrival.known);
-  if (!adopted) drop(arrival.holder);
-  return adopted;
-}
 
 /// Copies the texts of a text view column into a new column with offsets.
 Result<Column> try_convert_views(const Leaf& leaf, const Arrival& arrival) noexcept try {
@@ -448,10 +396,8 @@ Result<void> check_contents(Leaf& leaf, const Arrival& arrival) noexcept {
   if (leaf.type->is_variable() && !leaf.is_view) {
     const Result<std::size_t> bytes = try_data_bytes(leaf, arrival, {});
     if (!bytes) return bytes.failure();
-    if (Result<void> there =
-            check_address(leaf.where, "buffers[2]", leaf.buffers[2], *bytes, 1, site);
-        !there) {
-      return there;
+    if (ArrowFlaw flaw; is_bad_address("buffers[2]", leaf.buffers[2], *bytes, 1, flaw)) {
+      return arrow_rejected(leaf.where, flaw, site);
     }
     if (arrival.options.checks_text && leaf.type->is_text()) {
       return leaf.type->offset_dtype() == DType::i64 ? check_texts<std::int64_t>(leaf, site)
@@ -495,38 +441,61 @@ Result<Column> try_nothing(const Device& device, const LogicalType& type,
   return Column::try_over(type, 0, {.values = *std::move(none)}, options.site);
 }
 
-Result<Column> try_take(const Leaf& leaf, Arrival& arrival) noexcept try {
-  if (leaf.rows == 0) return try_nothing(arrival.device, *leaf.type, arrival.options);
-  if (leaf.is_view) return try_convert_views(leaf, arrival);
+/// Returns an upper bound for the buffers of a column that are adopted.
+std::size_t max_parts_of(const Leaf& leaf) noexcept {
+  if (leaf.rows == 0 || leaf.is_view) return 0;
+  return std::size_t{1} + (leaf.bitmap != 0) + (leaf.offsets != 0);
+}
+
+Result<void> try_adopt_part(ForeignParts& memory, const void* address, std::size_t bytes,
+                            DType dtype, Buffer& buffer) noexcept {
+  if (bytes == 0) return {};
+  return memory.try_adopt(const_cast<void*>(address), bytes, dtype, buffer);
+}
+
+/// Makes the column of a leaf in `column`, which is default-constructed.
+Result<void> try_take(const Leaf& leaf, const Arrival& arrival, ForeignParts& memory,
+                      Column& column) noexcept try {
+  if (leaf.rows == 0 || leaf.is_view) {
+    Result<Column> made = leaf.rows == 0 ? try_nothing(arrival.device, *leaf.type, arrival.options)
+                                         : try_convert_views(leaf, arrival);
+    if (!made) return made.failure();
+    column = *std::move(made);
+    return {};
+  }
   const CallSite site = arrival.options.site;
-  ColumnParts parts;
+  ColumnFiller filler(column);
+  ColumnParts& parts = filler.parts();
   parts.first = leaf.first;
   parts.null_count = leaf.null_count;
   if (parts.null_count != 0u) {
-    Result<Buffer> validity = try_adopt_part(arrival, leaf.buffers[0], leaf.bitmap, DType::byte);
-    if (!validity) return validity.failure();
-    parts.validity = *std::move(validity);
+    if (Result<void> adopted =
+            try_adopt_part(memory, leaf.buffers[0], leaf.bitmap, DType::byte, parts.validity);
+        !adopted) {
+      return adopted;
+    }
   }
   std::size_t bytes = leaf.values;
   const void* values = leaf.buffers[1];
   if (leaf.type->is_variable()) {
-    Result<Buffer> offsets =
-        try_adopt_part(arrival, leaf.buffers[1], leaf.offsets, leaf.type->offset_dtype());
-    if (!offsets) return offsets.failure();
-    parts.offsets = *std::move(offsets);
+    if (Result<void> adopted = try_adopt_part(memory, leaf.buffers[1], leaf.offsets,
+                                              leaf.type->offset_dtype(), parts.offsets);
+        !adopted) {
+      return adopted;
+    }
     const Result<std::size_t> data = try_data_bytes(leaf, arrival, parts.offsets);
     if (!data) return data.failure();
     bytes = *data;
     values = leaf.buffers[2];
-    if (Result<void> there = check_address(leaf.where, "buffers[2]", values, bytes, 1, site);
-        !there) {
-      return there.failure();
+    if (ArrowFlaw flaw; is_bad_address("buffers[2]", values, bytes, 1, flaw)) {
+      return arrow_rejected(leaf.where, flaw, site);
     }
   }
-  Result<Buffer> adopted = try_adopt_part(arrival, values, bytes, leaf.type->dtype());
-  if (!adopted) return adopted.failure();
-  parts.values = *std::move(adopted);
-  return Column::try_over(*leaf.type, leaf.rows, std::move(parts), site);
+  if (Result<void> adopted = try_adopt_part(memory, values, bytes, leaf.dtype, parts.values);
+      !adopted) {
+    return adopted;
+  }
+  return filler.try_finish(*leaf.type, leaf.rows, site);
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow array",
                         arrival.options.site);  // the copy of the time zone failed
@@ -628,12 +597,10 @@ bool is_readable(const Origin& origin) noexcept {
 
 // --- Arrays and device arrays
 
-/// Moves the array into a reference-counted holder and makes columns over its buffers.
-Result<std::vector<Column>> try_columns(const Device& device, ArrowArray* array,
-                                        const Origin& origin, const RootBitmap& root,
-                                        std::span<Leaf> leaves,
-                                        const ArrowOptions& options) noexcept try {
-  std::vector<Column> columns;
+/// Moves the array to its columns, which share it, and makes the columns over its buffers.
+Result<void> try_columns(const Device& device, ArrowArray* array, const Origin& origin,
+                         const RootBitmap& root, std::span<Leaf> leaves,
+                         const ArrowOptions& options, std::vector<Column>& columns) noexcept try {
   columns.reserve(leaves.size());
   const Result<Mark> ready = try_ready(origin, device, options);
   if (!ready) return ready.failure();
@@ -642,22 +609,34 @@ Result<std::vector<Column>> try_columns(const Device& device, ArrowArray* array,
     // The host reads the contents now, so the event must be complete now.
     if (Result<void> done = Device::try_wait(*ready); !done) return done.failure();
   }
-  const Arrival looking = {device, nullptr, can_read, *ready, options};
-  if (Result<void> fine = check_root(root, looking); !fine) return fine.failure();
+  const Arrival arrival = {device, can_read, options};
+  if (Result<void> fine = check_root(root, arrival); !fine) return fine.failure();
+  std::size_t max_parts = 0;
   for (Leaf& leaf : leaves) {
-    if (Result<void> fine = check_contents(leaf, looking); !fine) return fine.failure();
+    if (Result<void> fine = check_contents(leaf, arrival); !fine) return fine.failure();
+    max_parts += max_parts_of(leaf);
   }
-  auto* const holder = new ArrowOwner{*array};
+  std::unique_ptr<ArrowArray> moved(new ArrowArray(*array));
+  Result<ForeignParts> memory =
+      ForeignParts::try_begin(device, max_parts,
+                              {.release = [](void* context) { end_array(context); },
+                               .context = moved.get(),
+                               .ready = *ready,
+                               // Without an event the structure says that it is complete.
+                               .is_complete = !*ready,
+                               .owner_orders_writes = true,
+                               .read_only = true,
+                               .tag = options.tag,
+                               .site = options.site});
+  if (!memory) return memory.failure();
+  static_cast<void>(moved.release());
   array->release = nullptr;
-  const std::unique_ptr<ArrowOwner, void (*)(ArrowOwner*)> own(
-      holder, [](ArrowOwner* held) { drop(held); });
-  Arrival arrival = {device, holder, can_read, *ready, options};
   for (const Leaf& leaf : leaves) {
-    Result<Column> column = try_take(leaf, arrival);
-    if (!column) return column.failure();
-    columns.push_back(*std::move(column));
+    if (Result<void> taken = try_take(leaf, arrival, *memory, columns.emplace_back()); !taken) {
+      return taken.failure();
+    }
   }
-  return columns;
+  return {};
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow array", options.site);
 }
@@ -679,8 +658,9 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
                         const Origin& origin, const ArrowOptions& options) noexcept try {
   const CallSite site = options.site;
   const ArrowWhere root = {"array"};
-  const Result<Window> window = try_window(*array, root, site);
-  if (!window) return window.failure();
+  ArrowFlaw flaw;
+  if (is_bad_window(*array, flaw)) return arrow_rejected(root, flaw, site);
+  const Window window = window_of(*array);
   if (Result<void> here = check_place(origin, device, site); !here) return here.failure();
   if (const Table* const ours = exported_table(*array)) {
     const bool is_here = !ours->device().is_open() || ours->device() == device;
@@ -691,10 +671,10 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
       // columns.
       std::vector<Column> columns;
       for (const Column& column : ours->columns()) {
-        columns.push_back(column.try_slice(0, window->rows, site).value());
+        columns.push_back(column.try_slice(0, window.rows, site).value());
       }
       return Table::try_make(fields.schema, std::move(columns),
-                             {.rows = window->rows, .site = site});
+                             {.rows = window.rows, .site = site});
     }
   }
   const std::int64_t arity = static_cast<std::int64_t>(fields.schema.size());
@@ -702,9 +682,7 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
     return arrow_rejected(root, "n_children", array->n_children,
                           "it must equal the number of fields of the schema", site);
   }
-  if (Result<void> fine = check_buffers(*array, root, 1, false, site); !fine) {
-    return fine.failure();
-  }
+  if (are_bad_buffers(*array, 1, false, flaw)) return arrow_rejected(root, flaw, site);
   if (arity != 0 && array->children == nullptr) {
     return arrow_rejected(root, "children", "null", "a struct with fields needs children", site);
   }
@@ -712,8 +690,9 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
     return arrow_rejected(root, "null_count", array->null_count,
                           "a row of a table cannot be null; only its values can", site);
   }
+  const std::span<const Field> schema_fields = fields.schema.fields();
   std::vector<Leaf> leaves;
-  leaves.reserve(fields.schema.size());
+  leaves.reserve(schema_fields.size());
   for (std::int64_t i = 0; i < arity; ++i) {
     const ArrowArray* const child = array->children[i];
     if (child == nullptr) {
@@ -721,31 +700,32 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
     }
     const std::size_t index = static_cast<std::size_t>(i);
     const bool is_view = index < fields.views.size() && fields.views[index];
-    Result<Leaf> leaf =
-        try_leaf(*child, {"array", i}, fields.schema.fields()[index], is_view, *window, site);
-    if (!leaf) return leaf.failure();
-    leaves.push_back(*leaf);
+    Leaf& leaf = leaves.emplace_back();
+    leaf.where = {"array", i};
+    if (is_bad_leaf(*child, schema_fields[index], is_view, &window, leaf, flaw)) {
+      return arrow_rejected(leaf.where, flaw, site);
+    }
   }
-  RootBitmap bitmap = {array->buffers[0], *window, array->null_count};
-  if (Result<void> there = check_address(root, "buffers[0]", bitmap.bits,
-                                         bitmap.bits == nullptr || window->rows == 0
-                                             ? 0
-                                             : bitmap_bytes(window->first + window->rows),
-                                         1, site);
-      !there) {
-    return there.failure();
+  RootBitmap bitmap = {array->buffers[0], window, array->null_count};
+  const bool has_bitmap = bitmap.bits != nullptr && window.rows != 0;
+  if (is_bad_address("buffers[0]", bitmap.bits,
+                     has_bitmap ? bitmap_bytes(window.first + window.rows) : 0, 1, flaw)) {
+    return arrow_rejected(root, flaw, site);
   }
   if (arity == 0) {
     // A length that no column covers is rejected before its bitmap is read.
-    if (bitmap.bits != nullptr && array->null_count < 0 && window->rows != 0) {
+    if (bitmap.bits != nullptr && array->null_count < 0 && window.rows != 0) {
       return arrow_rejected(root, "null_count", array->null_count,
                             "a struct without fields must have no null rows", site);
     }
     bitmap.bits = nullptr;
   }
-  Result<std::vector<Column>> columns = try_columns(device, array, origin, bitmap, leaves, options);
-  if (!columns) return columns.failure();
-  return Table::try_make(fields.schema, *std::move(columns), {.rows = window->rows, .site = site});
+  std::vector<Column> columns;
+  if (Result<void> made = try_columns(device, array, origin, bitmap, leaves, options, columns);
+      !made) {
+    return made.failure();
+  }
+  return Table::try_make(fields.schema, std::move(columns), {.rows = window.rows, .site = site});
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow array", options.site);
 }
@@ -753,8 +733,10 @@ Result<Table> try_table(const Device& device, ArrowArray* array, const ArrowFiel
 Result<Column> try_column(const Device& device, ArrowArray* array, const ArrowField& field,
                           const Origin& origin, const ArrowOptions& options) noexcept {
   const CallSite site = options.site;
-  Result<Leaf> leaf = try_leaf(*array, {"array"}, field.field, field.is_view, std::nullopt, site);
-  if (!leaf) return leaf.failure();
+  Leaf leaf;
+  if (ArrowFlaw flaw; is_bad_leaf(*array, field.field, field.is_view, nullptr, leaf, flaw)) {
+    return arrow_rejected(leaf.where, flaw, site);
+  }
   if (Result<void> here = check_place(origin, device, site); !here) return here.failure();
   if (const ExportedColumn ours = exported_column(*array); ours.column) {
     const bool is_here = !ours.column->device().is_open() || ours.column->device() == device;
@@ -762,10 +744,12 @@ Result<Column> try_column(const Device& device, ArrowArray* array, const ArrowFi
       return ours.column->try_slice(0, ours.rows, site);
     }
   }
-  Result<std::vector<Column>> columns =
-      try_columns(device, array, origin, {}, {&*leaf, 1}, options);
-  if (!columns) return columns.failure();
-  return std::move(columns->front());
+  std::vector<Column> columns;
+  if (Result<void> made = try_columns(device, array, origin, {}, {&leaf, 1}, options, columns);
+      !made) {
+    return made.failure();
+  }
+  return std::move(columns.front());
 }
 
 Result<Table> try_import(const Device& device, ArrowArray* array, ArrowSchema* schema,

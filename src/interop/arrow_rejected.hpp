@@ -75,4 +75,38 @@ Failure arrow_rejected(const ArrowWhere& where, std::string_view field, const Va
   return failure;
 }
 
+/// Why a structure is rejected. The checks of every column set a flaw and not a Failure, which is
+/// large: making room for it would cost more than the checks.
+struct ArrowFlaw {
+  const char* field = nullptr;
+  const char* expected = nullptr;
+  const char* text = nullptr;  // the value, or null if it is a number
+  std::int64_t number = 0;
+  bool is_signed = true;
+
+  // Set the flaw and return true.
+  bool set(const char* at, const char* value, const char* wanted) noexcept {
+    *this = {at, wanted, value};
+    return true;
+  }
+  bool set(const char* at, std::int64_t value, const char* wanted) noexcept {
+    *this = {at, wanted, nullptr, value};
+    return true;
+  }
+  bool set(const char* at, std::size_t value, const char* wanted) noexcept {
+    *this = {at, wanted, nullptr, static_cast<std::int64_t>(value), false};
+    return true;
+  }
+};
+
+[[gnu::cold, gnu::noinline]] inline Failure arrow_rejected(const ArrowWhere& where,
+                                                           const ArrowFlaw& flaw,
+                                                           CallSite site) noexcept {
+  if (flaw.text != nullptr)
+    return arrow_rejected(where, flaw.field, flaw.text, flaw.expected, site);
+  if (flaw.is_signed) return arrow_rejected(where, flaw.field, flaw.number, flaw.expected, site);
+  return arrow_rejected(where, flaw.field, static_cast<std::uint64_t>(flaw.number), flaw.expected,
+                        site);
+}
+
 }  // namespace tern

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <iterator>
@@ -43,7 +44,19 @@ std::string_view static_format(const LogicalType& type) noexcept {
 
 constexpr std::size_t max_format_bytes = 512;
 
-Result<LogicalType> try_type(const char* format, const ArrowWhere& where, CallSite site) {
+/// The types of formats with one letter.
+constexpr auto letters = [] {
+  std::array<std::uint8_t, 256> made = {};
+  made.fill(0xFF);
+  for (std::size_t i = 0; i < std::size(formats); ++i) {
+    if (formats[i].size() == 1) {
+      made[static_cast<unsigned char>(formats[i][0])] = static_cast<std::uint8_t>(i);
+    }
+  }
+  return made;
+}();
+
+Result<LogicalType> try_long_type(const char* format, const ArrowWhere& where, CallSite site) {
   if (format == nullptr) {
     return arrow_rejected(where, "format", "null", "a schema needs a format", site);
   }
@@ -53,11 +66,7 @@ Result<LogicalType> try_type(const char* format, const ArrowWhere& where, CallSi
     return arrow_rejected(where, "format", text, "a format has at most 512 bytes", site);
   }
   for (std::size_t i = 0; i < std::size(formats); ++i) {
-    // Most formats have one letter, so compare it first.
-    if (length == 1 ? formats[i].size() == 1 && formats[i][0] == text[0]
-                    : length != 0 && formats[i] == text) {
-      return LogicalType(static_cast<TypeKind>(i));
-    }
+    if (length != 0 && formats[i] == text) return LogicalType(static_cast<TypeKind>(i));
   }
   for (unsigned i = 0; i < 4; ++i) {
     const TimeUnit unit = static_cast<TimeUnit>(i);
@@ -73,8 +82,25 @@ Result<LogicalType> try_type(const char* format, const ArrowWhere& where, CallSi
                         "supported columns: numbers, booleans, times, texts and binaries", site);
 }
 
+/// Sets the type of a format.
+Result<void> try_type(const char* format, const ArrowWhere& where, LogicalType& type,
+                      CallSite site) {
+  if (format != nullptr && format[0] != 0 && format[1] == 0) {
+    const std::uint8_t kind = letters[static_cast<unsigned char>(format[0])];
+    if (kind != 0xFF) {
+      // Constructed in place, because assigning the empty zone costs more than the rest.
+      type.~LogicalType();
+      ::new (static_cast<void*>(&type)) LogicalType(static_cast<TypeKind>(kind));
+      return {};
+    }
+  }
+  Result<LogicalType> found = try_long_type(format, where, site);
+  if (!found) return found.failure();
+  type = *std::move(found);
+  return {};
+}
+
 Result<Metadata> try_metadata(const char* bytes, const ArrowWhere& where, CallSite site) {
-  if (bytes == nullptr) return Metadata();
   constexpr std::int32_t max_bytes = 64 << 20;
   const auto number = [&] {
     std::int32_t value;
@@ -120,10 +146,11 @@ Result<void> check_released(const ArrowSchema* schema, const ArrowWhere& where, 
   return {};
 }
 
-Result<ArrowField> try_leaf(const ArrowSchema& schema, const ArrowWhere& where, CallSite site) {
-  if (Result<void> alive = check_released(&schema, where, site); !alive) return alive.failure();
-  Result<LogicalType> type = try_type(schema.format, where, site);
-  if (!type) return type.failure();
+/// Reads a field into `field`, which is default-constructed.
+Result<void> try_read_field(const ArrowSchema& schema, const ArrowWhere& where, Field& field,
+                            CallSite site) {
+  if (Result<void> alive = check_released(&schema, where, site); !alive) return alive;
+  if (Result<void> known = try_type(schema.format, where, field.type, site); !known) return known;
   if (schema.n_children != 0) {
     return arrow_rejected(where, "n_children", schema.n_children, "this type has no children",
                           site);
@@ -132,16 +159,18 @@ Result<ArrowField> try_leaf(const ArrowSchema& schema, const ArrowWhere& where, 
     return arrow_rejected(where, "dictionary", "set",
                           "dictionaries are not supported. Decode them first", site);
   }
-  Result<Metadata> metadata = try_metadata(schema.metadata, where, site);
-  if (!metadata) return metadata.failure();
-  ArrowField made;
-  made.field.name = schema.name == nullptr ? "" : schema.name;
-  made.field.type = *std::move(type);
-  made.field.is_nullable = (schema.flags & ARROW_FLAG_NULLABLE) != 0;
-  made.field.metadata = *std::move(metadata);
-  made.is_view = schema.format[0] == 'v';
-  return made;
+  if (schema.metadata != nullptr) {
+    Result<Metadata> metadata = try_metadata(schema.metadata, where, site);
+    if (!metadata) return metadata.failure();
+    field.metadata = *std::move(metadata);
+  }
+  if (schema.name != nullptr) field.name = schema.name;
+  field.is_nullable = (schema.flags & ARROW_FLAG_NULLABLE) != 0;
+  return {};
 }
+
+/// Returns whether a field that was read has text views.
+bool has_views(const ArrowSchema& schema) noexcept { return schema.format[0] == 'v'; }
 
 // --- Export
 
@@ -269,7 +298,11 @@ std::string arrow_format(const LogicalType& type) {
 }
 
 Result<LogicalType> try_arrow_type(const char* format, CallSite site) noexcept try {
-  return try_type(format, {"schema"}, site);
+  LogicalType type;
+  if (Result<void> known = try_type(format, {"schema"}, type, site); !known) {
+    return known.failure();
+  }
+  return type;
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow schema", site);
 }
@@ -339,8 +372,12 @@ Result<ArrowFields> try_read_arrow_schema(const ArrowSchema* schema, CallSite si
   if (schema->dictionary != nullptr) {
     return arrow_rejected(root, "dictionary", "set", "a struct must not have a dictionary", site);
   }
-  Result<Metadata> metadata = try_metadata(schema->metadata, root, site);
-  if (!metadata) return metadata.failure();
+  Metadata metadata;
+  if (schema->metadata != nullptr) {
+    Result<Metadata> read = try_metadata(schema->metadata, root, site);
+    if (!read) return read.failure();
+    metadata = *std::move(read);
+  }
   std::vector<Field> fields;
   std::vector<bool> views;
   // Reserve for the stated number, but not for an absurd one.
@@ -350,19 +387,28 @@ Result<ArrowFields> try_read_arrow_schema(const ArrowSchema* schema, CallSite si
     if (schema->children[i] == nullptr) {
       return arrow_rejected({"schema"}, "children[i]", "null", "every field needs a child", site);
     }
-    Result<ArrowField> field = try_leaf(*schema->children[i], where, site);
-    if (!field) return field.failure();
-    fields.push_back(std::move(field->field));
-    views.push_back(field->is_view);
+    const ArrowSchema& child = *schema->children[i];
+    if (Result<void> read = try_read_field(child, where, fields.emplace_back(), site); !read) {
+      return read.failure();
+    }
+    if (has_views(child)) {
+      views.resize(static_cast<std::size_t>(schema->n_children));
+      views[static_cast<std::size_t>(i)] = true;
+    }
   }
-  return ArrowFields{Schema(std::move(fields), *std::move(metadata)), std::move(views)};
+  return ArrowFields{Schema(std::move(fields), std::move(metadata)), std::move(views)};
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow schema", site);
 }
 
 Result<ArrowField> try_read_arrow_field(const ArrowSchema* schema, CallSite site) noexcept try {
   if (schema == nullptr) return no_structure("schema", site);
-  return try_leaf(*schema, {"schema"}, site);
+  ArrowField made;
+  if (Result<void> read = try_read_field(*schema, {"schema"}, made.field, site); !read) {
+    return read.failure();
+  }
+  made.is_view = has_views(*schema);
+  return made;
 } catch (const std::bad_alloc&) {
   return no_host_memory("an Arrow schema", site);
 }

@@ -10,7 +10,8 @@
 
 namespace tern {
 
-/// An imported schema. `views` has true for each field with text views.
+/// An imported schema. `views` has true for each field with text views; it is empty if there is
+/// none.
 struct ArrowFields {
   Schema schema;
   std::vector<bool> views;

@@ -1,15 +1,15 @@
 // Lifetimes. An exported structure is the first member of an ExportState, which holds a handle of
 // the memory; the structure's deleter destroys the ExportState. An imported structure becomes the
 // context of an adopted storage, which calls the structure's deleter when the storage ends
-// (ForeignOrigin::try_end in buffer/foreign.cpp). If the import fails, try_import calls it.
+// (ForeignOrigin::end in buffer/foreign.cpp). If the import fails, try_import calls it.
 //
 // Devices. An import compares the device that the structure names (check_place). try_adopt then
 // asks the device about the address.
 
 #include "tern/interop/dlpack.hpp"
 
+#include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "buffer/export_batch.hpp"
+#include "buffer/foreign_memory.hpp"
 #include "buffer/strided_span.hpp"
 #include "core/no_host_memory.hpp"
 #include "core/spare_records.hpp"
@@ -53,8 +54,8 @@ Failure with_field(Failure failure, const char* field, const Value& value,
 
 /// The failure of an import.
 template <class Value>
-Failure rejected(const char* field, const Value& value, const char* expected,
-                 CallSite site) noexcept {
+[[gnu::cold, gnu::noinline]] Failure rejected(const char* field, const Value& value,
+                                              const char* expected, CallSite site) noexcept {
   return with_field(
       Failure(ErrorCode::dlpack_rejected,
               "a DLPack tensor cannot be imported ({field}: {value}): {expected}.", site),
@@ -107,6 +108,27 @@ constexpr auto types = [] {
   return made;
 }();
 static_assert(sizeof(DType) == 1);
+
+/// The same table by code and width in bytes. Void if there is no such type.
+constexpr auto dtypes = [] {
+  std::array<std::array<DType, 17>, 16> made = {};
+  for (auto& row : made) row.fill(DType::void_);
+  for (const Word& word : words) {
+    DType& entry = made[word.type.code][word.type.bits / 8];
+    if (entry == DType::void_) entry = word.dtype;
+  }
+  return made;
+}();
+
+/// Returns void if there is no such type.
+DType find_dtype(DLDataType type) noexcept {
+  const unsigned bytes = type.bits / 8u;
+  if (type.lanes != 1 || type.bits % 8 != 0 || type.code >= dtypes.size() ||
+      bytes >= dtypes[0].size()) {
+    return DType::void_;
+  }
+  return dtypes[type.code][bytes];
+}
 
 DLDataType word_of(DType dtype) noexcept { return types[static_cast<std::uint8_t>(dtype)]; }
 
@@ -339,6 +361,20 @@ struct Numbers {
   Shape shape;
   std::array<std::int64_t, Shape::max_rank> strides;
 
+  /// Returns the number of elements if there are any, they are adjacent and in row-major order, and
+  /// their number fits in 64 bits. Returns 0 otherwise.
+  [[nodiscard]] std::size_t count_dense() const noexcept {
+    const std::span<const std::size_t> extents = shape.extents();
+    std::size_t count = 1;
+    for (std::size_t i = extents.size(); i-- > 0;) {
+      if (extents[i] == 1) continue;
+      // A negative stride becomes larger than any number of elements in memory.
+      if (static_cast<std::size_t>(strides[i]) != count) return 0;
+      if (__builtin_mul_overflow(count, extents[i], &count)) return 0;
+    }
+    return count;
+  }
+
   Numbers() noexcept {}
 };
 
@@ -380,8 +416,37 @@ Result<void> check_place(const DLTensor& tensor, const Device& device, CallSite 
   }
 }
 
+/// Copies more than four extents, which need heap memory.
+[[gnu::noinline]] Result<void> try_copy_many(std::span<const std::size_t> from, Shape& to,
+                                             CallSite site) noexcept try {
+  to = Shape(from);
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a DLPack tensor", site);
+}
+
+/// Copies extents, or strides as their bits.
+inline Result<void> try_copy(std::span<const std::size_t> from, Shape& to, CallSite site) noexcept {
+  if (from.size() > Shape::inline_rank) return try_copy_many(from, to, site);
+  to = Shape(from);
+  return {};
+}
+
+/// Sets the strides of dense elements.
+[[gnu::noinline]] Result<void> try_make_dense(const Shape& shape, std::span<std::int64_t> strides,
+                                              CallSite site) noexcept {
+  const Result<Shape> dense = shape.try_strides();
+  if (!dense)
+    return rejected("shape", shape.rank(), "its number of elements overflows 64 bits", site);
+  for (std::size_t i = 0; i < shape.rank(); ++i) {
+    strides[i] = static_cast<std::int64_t>(dense->extents()[i]);
+  }
+  return {};
+}
+
 /// Copies shape and strides once and checks the copies.
-Result<void> try_read(const DLTensor& tensor, Numbers& numbers, CallSite site) noexcept {
+[[gnu::always_inline]] inline Result<void> try_read(const DLTensor& tensor, Numbers& numbers,
+                                                    CallSite site) noexcept {
   if (tensor.ndim < 0 || tensor.ndim > static_cast<std::int32_t>(Shape::max_rank)) {
     return rejected("ndim", tensor.ndim, "it must be 0 to 64", site);
   }
@@ -389,27 +454,25 @@ Result<void> try_read(const DLTensor& tensor, Numbers& numbers, CallSite site) n
   if (rank != 0 && tensor.shape == nullptr) {
     return rejected("shape", "null", "a tensor with dimensions needs a shape", site);
   }
-  std::array<std::int64_t, Shape::max_rank> extents;
-  if (rank != 0) std::memcpy(extents.data(), tensor.shape, rank * sizeof(std::int64_t));
+  const bool has_strides = tensor.strides != nullptr;
+  std::array<std::size_t, Shape::max_rank> extents;
   for (std::size_t i = 0; i < rank; ++i) {
-    if (extents[i] < 0)
-      return rejected("shape[i]", extents[i], "an extent must not be negative", site);
+    std::int64_t extent;
+    std::memcpy(&extent, tensor.shape + i, sizeof extent);
+    if (extent < 0) return rejected("shape[i]", extent, "an extent must not be negative", site);
+    extents[i] = static_cast<std::size_t>(extent);
+    if (has_strides) std::memcpy(&numbers.strides[i], tensor.strides + i, sizeof(std::int64_t));
   }
-  Result<Shape> shape = Shape::try_from({extents.data(), rank});
-  if (!shape) return Failure(shape.failure()).at(site);  // out of memory
-  numbers.shape = *std::move(shape);
-  if (tensor.strides != nullptr && rank != 0) {
-    std::memcpy(numbers.strides.data(), tensor.strides, rank * sizeof(std::int64_t));
-    return {};
+  if (Result<void> copied = try_copy({extents.data(), rank}, numbers.shape, site); !copied) {
+    return copied;
   }
-  const Result<Shape> dense = numbers.shape.try_strides();
-  if (!dense)
-    return rejected("shape", numbers.shape.rank(), "its number of elements overflows 64 bits",
-                    site);
-  for (std::size_t i = 0; i < rank; ++i) {
-    numbers.strides[i] = static_cast<std::int64_t>(dense->extents()[i]);
-  }
-  return {};
+  return has_strides || rank == 0 ? Result<void>()
+                                  : try_make_dense(numbers.shape, numbers.strides, site);
+}
+
+std::optional<std::size_t> try_bytes(const Shape& shape, DType dtype) noexcept {
+  const Result<std::size_t> bytes = shape.try_byte_count(dtype);
+  return bytes ? std::optional(*bytes) : std::nullopt;
 }
 
 /// How to end the structure when it is no longer needed.
@@ -418,25 +481,35 @@ struct Owner {
   void* structure = nullptr;
 };
 
+/// On success, the storage of the tensor owns the structure. On failure, `owner` is empty if a
+/// storage has already ended the structure.
 Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& owner,
                                const DlpackOptions& options) noexcept {
   const CallSite site = options.site;
   const DLTensor& tensor = offer.tensor;
-  const Result<DType> dtype = try_dtype_of(tensor.dtype, site);
-  if (!dtype) return dtype.failure();
+  const DType dtype = find_dtype(tensor.dtype);
+  if (dtype == DType::void_) return try_dtype_of(tensor.dtype, site).failure();
   if (Result<void> here = check_place(tensor, device, site); !here) return here.failure();
   Numbers numbers;
   if (Result<void> read = try_read(tensor, numbers, site); !read) return read.failure();
   const std::size_t rank = numbers.shape.rank();
   const std::span<const std::int64_t> strides(numbers.strides.data(), rank);
-  const Result<std::size_t> bytes = numbers.shape.try_byte_count(*dtype);
+  const std::size_t dense = numbers.count_dense();
+  const std::optional<std::size_t> bytes =
+      dense != 0 ? checked_multiply(dense, size_bytes(dtype)) : try_bytes(numbers.shape, dtype);
   if (!bytes || *bytes > max_request_bytes) {
     return rejected("shape", "too large", "its size in bytes overflows 64 bits", site);
   }
-  const Result<StridedSpan> reach = try_strided_span(numbers.shape, strides, *dtype, site);
-  // Neither sum overflows, and their sum does not either.
-  if (!reach || reach->before + reach->behind > max_request_bytes) {
-    return rejected("strides", "too large", "the strides overflow 64 bits", site);
+  StridedSpan reach = {0, *bytes};
+  bool is_read_only = offer.is_read_only;
+  if (dense == 0) {
+    const Result<StridedSpan> strided = try_strided_span(numbers.shape, strides, dtype, site);
+    // Neither sum overflows, and their sum does not either.
+    if (!strided || strided->before + strided->behind > max_request_bytes) {
+      return rejected("strides", "too large", "the strides overflow 64 bits", site);
+    }
+    reach = *strided;
+    is_read_only = is_read_only || is_for_reading(numbers.shape, strides);
   }
   // Adds foreign numbers as integers, because pointer arithmetic could overflow unnoticed.
   const std::uintptr_t data = reinterpret_cast<std::uintptr_t>(tensor.data);
@@ -446,26 +519,42 @@ Result<StridedBuffer> try_take(const Device& device, const Offer& offer, Owner& 
     if (tensor.data == nullptr) {
       return rejected("data", "null", "a tensor with elements needs an address", site);
     }
-    if (!first || *first < reach->before || !checked_add(*first, reach->behind)) {
+    if (!first || *first < reach.before || !checked_add(*first, reach.behind)) {
       return rejected("byte_offset", tensor.byte_offset, "the elements exceed the address space",
                       site);
     }
   }
-  const bool is_read_only = offer.is_read_only || is_for_reading(numbers.shape, strides);
+  const bool is_complete = options.is_complete || tensor.device.device_type == abi::kDLCPU;
+  if (dense != 0) {
+    // Before the adoption, because the copy may fail.
+    Shape bits;
+    const std::span<const std::size_t> as_bits(reinterpret_cast<const std::size_t*>(strides.data()),
+                                               rank);
+    if (Result<void> copied = try_copy(as_bits, bits, site); !copied) return copied.failure();
+    return ForeignParts::try_adopt_dense(device, reinterpret_cast<void*>(*first), *bytes,
+                                         {.release = owner.release,
+                                          .context = owner.structure,
+                                          .stream = options.stream,
+                                          .is_complete = is_complete,
+                                          .read_only = is_read_only,
+                                          .tag = options.tag,
+                                          .site = site},
+                                         std::move(numbers.shape), std::move(bits), dense, dtype);
+  }
   Result<Buffer> adopted =
-      try_adopt(device, is_empty ? nullptr : reinterpret_cast<void*>(*first - reach->before),
-                is_empty ? 0 : reach->before + reach->behind,
+      try_adopt(device, is_empty ? nullptr : reinterpret_cast<void*>(*first - reach.before),
+                is_empty ? 0 : reach.before + reach.behind,
                 {.release = owner.release,
                  .context = owner.structure,
                  .stream = options.stream,
-                 .is_complete = options.is_complete || tensor.device.device_type == abi::kDLCPU,
+                 .is_complete = is_complete,
                  .owner_orders_writes = true,
                  .read_only = is_read_only,
                  .tag = options.tag,
                  .site = site});
   if (!adopted) return adopted.failure();
   owner = {};  // now owned by the storage
-  return StridedBuffer::try_over(*std::move(adopted), is_empty ? 0 : reach->before, *dtype,
+  return StridedBuffer::try_over(*std::move(adopted), is_empty ? 0 : reach.before, dtype,
                                  std::move(numbers.shape), strides, site);
 }
 
@@ -582,21 +671,34 @@ void release(void* structure) {
 
 /// Ends the structure exactly once, whether the import succeeds or fails.
 template <class Managed>
-Result<StridedBuffer> try_import(const Device& device, Managed* managed, Offer offer,
-                                 void (*ours)(Managed*), const DlpackOptions& options) noexcept {
-  if (managed->deleter == ours) {
-    ExportState& state = *static_cast<ExportState*>(managed->manager_ctx);
-    Result<std::optional<StridedBuffer>> back = try_return(state, offer, device, options);
-    if (!back || *back) {
-      ours(managed);
-      return back ? Result<StridedBuffer>(**std::move(back)) : back.failure();
-    }
-    offer.is_read_only = true;
-  }
+Result<StridedBuffer> try_import_foreign(const Device& device, Managed* managed, const Offer& offer,
+                                         const DlpackOptions& options) noexcept {
   Owner owner = {&release<Managed>, managed};
   Result<StridedBuffer> taken = try_take(device, offer, owner, options);
-  if (owner.release != nullptr) owner.release(owner.structure);
+  if (!taken && owner.release != nullptr) owner.release(owner.structure);
   return taken;
+}
+
+/// Imports a structure with the deleter of Tern's exports.
+template <class Managed>
+[[gnu::noinline]] Result<StridedBuffer> try_import_ours(const Device& device, Managed* managed,
+                                                        Offer& offer, void (*ours)(Managed*),
+                                                        const DlpackOptions& options) noexcept {
+  ExportState& state = *static_cast<ExportState*>(managed->manager_ctx);
+  Result<std::optional<StridedBuffer>> back = try_return(state, offer, device, options);
+  if (!back || *back) {
+    ours(managed);
+    return back ? Result<StridedBuffer>(**std::move(back)) : back.failure();
+  }
+  offer.is_read_only = true;
+  return try_import_foreign(device, managed, offer, options);
+}
+
+template <class Managed>
+Result<StridedBuffer> try_import(const Device& device, Managed* managed, Offer& offer,
+                                 void (*ours)(Managed*), const DlpackOptions& options) noexcept {
+  if (managed->deleter == ours) return try_import_ours(device, managed, offer, ours, options);
+  return try_import_foreign(device, managed, offer, options);
 }
 
 }  // namespace
@@ -611,17 +713,13 @@ Result<DLDataType> try_dlpack_type(DType dtype, CallSite site) noexcept {
 }
 
 Result<DType> try_dtype_of(DLDataType type, CallSite site) noexcept {
+  if (const DType found = find_dtype(type); found != DType::void_) return found;
   if (type.lanes != 1) {
     return rejected("dtype.lanes", type.lanes, "vector elements are not supported: it must be 1",
                     site);
   }
-  bool is_known = false;
-  for (const Word& word : words) {
-    if (word.type.code != type.code) continue;
-    if (word.type.bits == type.bits) return word.dtype;
-    is_known = true;
-  }
-  if (is_known) {
+  const auto has_code = [&](const Word& word) { return word.type.code == type.code; };
+  if (std::ranges::any_of(words, has_code)) {
     return rejected("dtype.bits", type.bits, "no type with this code has this width", site);
   }
   return rejected("dtype.code", type.code,
@@ -702,15 +800,15 @@ Result<StridedBuffer> try_import_dlpack(const Device& device, DLManagedTensorVer
     call_deleter(*tensor);
     return rejected("version.major", major, "the supported version is 1", options.site);
   }
-  const Offer offer = {tensor->dl_tensor, tensor->flags,
-                       (tensor->flags & abi::DLPACK_FLAG_BITMASK_READ_ONLY) != 0};
+  Offer offer = {tensor->dl_tensor, tensor->flags,
+                 (tensor->flags & abi::DLPACK_FLAG_BITMASK_READ_ONLY) != 0};
   return try_import(device, tensor, offer, delete_versioned, options);
 }
 
 Result<StridedBuffer> try_import_dlpack(const Device& device, DLManagedTensor* tensor,
                                         const DlpackOptions& options) noexcept {
   if (tensor == nullptr) return no_tensor(options.site);
-  const Offer offer = {tensor->dl_tensor, 0, !options.legacy_is_writable};
+  Offer offer = {tensor->dl_tensor, 0, !options.legacy_is_writable};
   return try_import(device, tensor, offer, delete_legacy, options);
 }
 

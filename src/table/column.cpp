@@ -12,7 +12,7 @@
 namespace tern {
 namespace {
 
-Failure too_large(std::size_t capacity, CallSite site) noexcept {
+[[gnu::cold, gnu::noinline]] Failure too_large(std::size_t capacity, CallSite site) noexcept {
   return Failure(ErrorCode::size_overflow,
                  "the size of a column of {count} values overflows 64 bits. Use several columns.",
                  site)
@@ -31,10 +31,14 @@ Failure not_of_type(const char* part, DType actual, std::string_view expected,
 }
 
 /// Returns the size of the first `end` values in the values buffer.
-std::optional<std::size_t> value_bytes(const LogicalType& type, std::size_t end) noexcept {
+std::optional<std::size_t> value_bytes(const LogicalType& type, DType dtype,
+                                       std::size_t end) noexcept {
   if (type.is_variable()) return 0;
   if (type.is_bits()) return bitmap_bytes(end);
-  return checked_multiply(end, size_bytes(type.dtype()));
+  return checked_multiply(end, size_bytes(dtype));
+}
+std::optional<std::size_t> value_bytes(const LogicalType& type, std::size_t end) noexcept {
+  return value_bytes(type, type.dtype(), end);
 }
 
 std::optional<std::size_t> offset_bytes(const LogicalType& type, std::size_t end) noexcept {
@@ -42,9 +46,14 @@ std::optional<std::size_t> offset_bytes(const LogicalType& type, std::size_t end
   return entries ? checked_multiply(*entries, size_bytes(type.offset_dtype())) : std::nullopt;
 }
 
+/// Returns whether check_part() would accept the buffer as it is.
+bool is_fine(const Buffer& buffer, std::size_t needed, DType dtype) noexcept {
+  return buffer && buffer.dtype() == dtype && buffer.size_bytes() >= needed;
+}
+
 /// Checks the size and element type of a buffer, and views untyped bytes as the wanted type.
-Result<void> check_part(Buffer& buffer, const char* part, std::size_t needed, DType dtype,
-                        CallSite site) noexcept {
+[[gnu::noinline]] Result<void> check_part(Buffer& buffer, const char* part, std::size_t needed,
+                                          DType dtype, CallSite site) noexcept {
   if (buffer.size_bytes() < needed) {
     return Failure(ErrorCode::size_mismatch,
                    "the {part} of a column have {actual}, and its values need {expected}. Pass a "
@@ -217,49 +226,26 @@ Result<void> move_bytes(const Buffer& to, std::size_t to_offset, const Buffer& f
   return copied ? Result<void>() : Result<void>(copied.failure());
 }
 
-}  // namespace
+[[gnu::cold, gnu::noinline]] Failure no_offsets(const LogicalType& type, CallSite site) noexcept {
+  return Failure(ErrorCode::invalid_argument,
+                 "a column of {value} has no '{name}'. Only texts and binaries have them.", site)
+      .with("name", "offsets")
+      .with("value", name(type.kind()));
+}
 
-Result<Column> Column::try_over(LogicalType type, std::size_t capacity, ColumnParts parts,
-                                CallSite site) noexcept {
-  const std::optional<std::size_t> end = checked_add(parts.first, capacity);
-  const std::optional<std::size_t> bytes = end ? value_bytes(type, *end) : std::nullopt;
-  if (!bytes || *bytes > max_request_bytes) return too_large(capacity, site);
-  if (Result<void> fine = check_part(parts.values, "values", *bytes, type.dtype(), site); !fine) {
-    return fine.failure();
-  }
-  if (type.is_variable()) {
-    const std::optional<std::size_t> needed = offset_bytes(type, *end);
-    if (!needed || *needed > max_request_bytes) return too_large(capacity, site);
-    // A column without values needs no offsets.
-    const std::size_t least = capacity == 0 && !parts.offsets ? 0 : *needed;
-    if (Result<void> fine = check_part(parts.offsets, "offsets", least, type.offset_dtype(), site);
-        !fine) {
-      return fine.failure();
-    }
-  } else if (parts.offsets) {
-    return Failure(ErrorCode::invalid_argument,
-                   "a column of {value} has no '{name}'. Only texts and binaries have them.", site)
-        .with("name", "offsets")
-        .with("value", name(type.kind()));
-  }
-  if (parts.validity) {
-    if (Result<void> fine =
-            check_part(parts.validity, "validity", bitmap_bytes(*end), DType::byte, site);
-        !fine) {
-      return fine.failure();
-    }
-  }
-  const std::size_t most = parts.validity ? capacity : 0;
-  if (parts.null_count.value_or(0) > most) {
-    return Failure(
-               ErrorCode::invalid_argument,
-               "'{name}' of a column cannot be {value}: the column can have at most {most} nulls.",
-               site)
-        .with("name", "null_count")
-        .with("value", *parts.null_count)
-        .with("most", most);
-  }
-  if (!parts.validity) parts.null_count = 0;
+[[gnu::cold, gnu::noinline]] Failure too_many_nulls(std::size_t nulls, std::size_t most,
+                                                    CallSite site) noexcept {
+  return Failure(
+             ErrorCode::invalid_argument,
+             "'{name}' of a column cannot be {value}: the column can have at most {most} nulls.",
+             site)
+      .with("name", "null_count")
+      .with("value", nulls)
+      .with("most", most);
+}
+
+/// Checks that all buffers with bytes are on one device.
+[[gnu::noinline]] Result<void> check_devices(const ColumnParts& parts, CallSite site) noexcept {
   const Device* first = nullptr;
   for (const Buffer* part : {&parts.values, &parts.validity, &parts.offsets}) {
     if (!*part || part->size_bytes() == 0) continue;
@@ -272,11 +258,62 @@ Result<Column> Column::try_over(LogicalType type, std::size_t capacity, ColumnPa
           .with("b", part->device().spec());
     }
   }
+  return {};
+}
+
+}  // namespace
+
+Result<Column> Column::try_over(LogicalType type, std::size_t capacity, ColumnParts parts,
+                                CallSite site) noexcept {
   Column made;
   made.type_ = std::move(type);
-  made.capacity_ = capacity;
   made.parts_ = std::move(parts);
+  if (Result<void> filled = made.try_fill(capacity, site); !filled) return filled.failure();
   return made;
+}
+
+Result<void> Column::try_fill(std::size_t capacity, CallSite site) noexcept {
+  const LogicalType& type = type_;
+  ColumnParts& parts = parts_;
+  const std::optional<std::size_t> end = checked_add(parts.first, capacity);
+  const DType dtype = type.dtype();
+  const std::optional<std::size_t> bytes = end ? value_bytes(type, dtype, *end) : std::nullopt;
+  if (!bytes || *bytes > max_request_bytes) return too_large(capacity, site);
+  if (!is_fine(parts.values, *bytes, dtype)) {
+    if (Result<void> fine = check_part(parts.values, "values", *bytes, dtype, site); !fine) {
+      return fine;
+    }
+  }
+  if (type.is_variable()) {
+    const std::optional<std::size_t> needed = offset_bytes(type, *end);
+    if (!needed || *needed > max_request_bytes) return too_large(capacity, site);
+    // A column without values needs no offsets.
+    const std::size_t least = capacity == 0 && !parts.offsets ? 0 : *needed;
+    if (Result<void> fine = check_part(parts.offsets, "offsets", least, type.offset_dtype(), site);
+        !fine) {
+      return fine;
+    }
+  } else if (parts.offsets) {
+    return no_offsets(type, site);
+  }
+  if (parts.validity && !is_fine(parts.validity, bitmap_bytes(*end), DType::byte)) {
+    if (Result<void> fine =
+            check_part(parts.validity, "validity", bitmap_bytes(*end), DType::byte, site);
+        !fine) {
+      return fine;
+    }
+  }
+  const std::size_t most = parts.validity ? capacity : 0;
+  if (const std::size_t nulls = parts.null_count.value_or(0); nulls > most) {
+    return too_many_nulls(nulls, most, site);
+  }
+  if (!parts.validity) parts.null_count = 0;
+  // One buffer is on one device.
+  if (parts.validity || parts.offsets) {
+    if (Result<void> same = check_devices(parts, site); !same) return same;
+  }
+  capacity_ = capacity;
+  return {};
 }
 
 Result<Column> Column::try_allocate(const Device& device, LogicalType type, std::size_t capacity,

@@ -158,8 +158,9 @@ Result<Table> Table::try_make(Schema schema, std::vector<Column> columns,
   const std::size_t capacity =
       columns.empty() ? static_cast<std::size_t>(options.rows.value_or(0)) : columns[0].capacity();
   const Device* device = nullptr;
+  const std::span<const Field> fields = schema.fields();
   for (std::size_t i = 0; i < columns.size(); ++i) {
-    const Field& field = schema.fields()[i];
+    const Field& field = fields[i];
     const Column& column = columns[i];
     const auto wrong = [&](ErrorCode code, const char* sentence) {
       return Failure(code, sentence, site).with("field", field.name).with("index", i);
@@ -184,14 +185,15 @@ Result<Table> Table::try_make(Schema schema, std::vector<Column> columns,
                    "nulls, or make the field nullable.")
           .with("actual", *column.null_count());
     }
-    if (!column.device().is_open()) continue;
-    if (device == nullptr) device = &column.device();
-    if (*device != column.device()) {
+    const Device& own = column.device();
+    if (!own.is_open()) continue;
+    if (device == nullptr) device = &own;
+    if (*device != own) {
       return wrong(ErrorCode::device_mismatch,
                    "column '{field}' is on '{b}', and the columns before it are on '{a}'. Copy it "
                    "to '{a}'.")
           .with("a", device->spec())
-          .with("b", column.device().spec());
+          .with("b", own.spec());
     }
   }
   std::optional<std::uint64_t> known = options.rows;

@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <functional>
 #include <limits>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -13,6 +15,7 @@
 
 #include "support/arrow_stranger.hpp"
 #include "support/gate.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/array.hpp"
@@ -58,6 +61,41 @@ TEST_F(ArrowIn, ImportsATableWithoutACopy) {
     EXPECT_EQ(stranger.array_released, 0);
   }
   EXPECT_EQ(stranger.array_released, 1);
+}
+
+TEST_F(ArrowIn, ReleasesAnArrayOnceAfterTheLastBufferOfAnyColumn) {
+  for (const char* name : {"n", "s", "b"}) {
+    ArrowStranger stranger;
+    std::optional<Column> kept = import_arrow(host, &stranger.array, &stranger.schema).column(name);
+    EXPECT_EQ(stranger.array_released, 0) << name;
+    // One buffer of the column keeps the array as well as all of them.
+    std::optional<Buffer> buffer = kept->parts().values;
+    kept.reset();
+    EXPECT_EQ(stranger.array_released, 0) << name;
+    EXPECT_TRUE(buffer->is_external());
+    EXPECT_EQ(buffer->as<std::byte>().to_vector<std::byte>().size(), buffer->size_bytes());
+    buffer.reset();
+    EXPECT_EQ(stranger.array_released, 1) << name;
+  }
+}
+
+TEST_F(ArrowIn, ThreadsMayDropTheColumnsOfOneTable) {
+  for (int round = 0; round < 200; ++round) {
+    ArrowStranger stranger;
+    std::optional<Table> table = import_arrow(host, &stranger.array, &stranger.schema);
+    std::optional<Column> texts = table->column("s"), bits = table->column("b");
+    table.reset();
+    std::atomic<int> ready = 0;
+    const auto drop = [&ready](std::optional<Column>& column) {
+      ++ready;
+      while (ready != 2) std::this_thread::yield();
+      column.reset();
+    };
+    test::Thread other([&] { drop(texts); });
+    drop(bits);
+    other.join();
+    ASSERT_EQ(stranger.array_released, 1);
+  }
 }
 
 TEST_F(ArrowIn, AcceptsWhatTheStandardAllows) {

@@ -133,6 +133,33 @@ TEST_F(ExchangeCost, ATableIsOnePieceOfMemoryAndItsSchemaAnother) {
   EXPECT_EQ(exported_memory().count, 0u);
 }
 
+TEST_F(ExchangeCost, AForeignTableOfAnyWidthNeedsTheSameAllocations) {
+  if (!HeapExhausted::is_possible()) GTEST_SKIP() << "allocations cannot be counted here";
+  const Device host = open_device("host");
+  const auto count = [&](std::size_t columns) {
+    const Table table = wide_table(host, columns);
+    ArrowDeviceArray array;
+    try_export_arrow(table, &array).value();
+    ArrowSchema schema;
+    try_export_arrow_schema(table.schema(), &schema).value();
+    // Somebody else's, so that the import does not find the original columns.
+    ArrowDeviceArray foreign = array;
+    foreign.array.release = [](ArrowArray* self) { self->release = nullptr; };
+    const AllocationCounter counter;
+    const Table taken = import_arrow(host, &foreign, &schema);
+    const std::size_t made = counter.count();
+    EXPECT_EQ(taken.column(columns - 1)->parts().values.address(),
+              table.column(columns - 1)->parts().values.address());
+    array.array.release(&array.array);
+    return made;
+  };
+  const std::size_t few = count(2);
+  EXPECT_EQ(count(200), few);
+  // The array, its storages, the leaves, the columns, the table, its row count, and the zone of the
+  // time column.
+  EXPECT_LE(few, 7u);
+}
+
 TEST_F(ExchangeCost, ADeviceIsAskedOnceForAllBuffersOfOneAllocation) {
   const test::FakeDevice fake({.describe = [](DeviceInfo& info) { info.is_host = true; }});
   std::byte* const memory =

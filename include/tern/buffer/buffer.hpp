@@ -51,6 +51,24 @@ class TERN_EXPORT Buffer {
  public:
   /// Constructs an empty handle: no bytes, no device. Operations fail with not_allocated.
   Buffer() noexcept = default;
+  Buffer(const Buffer&) = default;
+  Buffer& operator=(const Buffer&) = default;
+  /// The moved-from buffer is empty.
+  Buffer(Buffer&& other) noexcept
+      : storage_(std::move(other.storage_)),
+        offset_(std::exchange(other.offset_, 0)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        shape_(std::move(other.shape_)),
+        dtype_(std::exchange(other.dtype_, DType::void_)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    storage_ = std::move(other.storage_);
+    offset_ = std::exchange(other.offset_, 0);
+    bytes_ = std::exchange(other.bytes_, 0);
+    shape_ = std::move(other.shape_);
+    dtype_ = std::exchange(other.dtype_, DType::void_);
+    return *this;
+  }
+  ~Buffer() = default;
   /// Makes a buffer without memory. Throws what try_make() returns.
   Buffer(const Device& device, Shape shape, DType dtype, const StorageOptions& options = {});
   /// Makes a buffer; memory is allocated on first use. Fails with size_overflow, invalid_argument,
@@ -323,6 +341,7 @@ class TERN_EXPORT Buffer {
   void synchronize(CallSite site = CallSite::here()) const { try_synchronize().value(site); }
 
  private:
+  friend class ForeignParts;
   /// Makes a view of bytes. Constructed in place, because moving a Shape costs as much as
   /// everything else here.
   Buffer(const StorageHandle& storage, std::size_t offset, std::size_t bytes) noexcept

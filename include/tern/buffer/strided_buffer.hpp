@@ -97,6 +97,7 @@ class TERN_EXPORT StridedBuffer {
   }
 
  private:
+  friend class ForeignParts;
   StridedBuffer(Buffer&& hull, std::size_t origin, Shape&& shape, Shape&& strides,
                 std::size_t count, DType dtype, bool is_contiguous) noexcept
       : hull_(std::move(hull)),

@@ -43,8 +43,9 @@ inline constexpr std::size_t max_request_bytes =
 /// Returns a * b, or nullopt if the product does not fit.
 [[nodiscard]] constexpr std::optional<std::size_t> checked_multiply(std::size_t a,
                                                                     std::size_t b) noexcept {
-  if (a != 0 && b > std::numeric_limits<std::size_t>::max() / a) return std::nullopt;
-  return a * b;
+  std::size_t product = 0;
+  if (__builtin_mul_overflow(a, b, &product)) return std::nullopt;
+  return product;
 }
 
 [[nodiscard]] constexpr bool is_power_of_two(std::size_t value) noexcept {

@@ -40,7 +40,19 @@ class TERN_EXPORT Shape {
   /// product of the extents fits: a shape is only a description, and element_count() checks the
   /// size.
   Shape(std::initializer_list<std::size_t> extents);
-  explicit Shape(std::span<const std::size_t> extents);
+  explicit Shape(std::span<const std::size_t> extents) {
+    if (extents.size() > inline_rank) {
+      copy_heap(extents);
+      return;
+    }
+    rank_ = extents.size();
+    // Not a loop, which would become a call of memcpy().
+    static_assert(inline_rank == 4);
+    if (rank_ > 0) inline_[0] = extents[0];
+    if (rank_ > 1) inline_[1] = extents[1];
+    if (rank_ > 2) inline_[2] = extents[2];
+    if (rank_ > 3) inline_[3] = extents[3];
+  }
 
   /// Returns a shape with one dimension.
   [[nodiscard]] static Shape flat(std::size_t extent) noexcept {
@@ -59,7 +71,7 @@ class TERN_EXPORT Shape {
   // header because views and handles copy shapes often. A shape that was moved from has rank 0.
   Shape(const Shape& other) : rank_(other.rank_) {
     if (other.heap_) {
-      copy_heap(other);
+      copy_heap(other.extents());
     } else {
       copy_inline(other);
     }
@@ -69,7 +81,12 @@ class TERN_EXPORT Shape {
     copy_inline(other);
   }
   Shape& operator=(const Shape& other);
-  Shape& operator=(Shape&& other) noexcept;
+  Shape& operator=(Shape&& other) noexcept {
+    copy_inline(other);
+    heap_ = std::move(other.heap_);
+    rank_ = std::exchange(other.rank_, 0);
+    return *this;
+  }
   ~Shape() = default;
 
   [[nodiscard]] std::size_t rank() const noexcept { return rank_; }
@@ -109,7 +126,7 @@ class TERN_EXPORT Shape {
   void copy_inline(const Shape& other) noexcept {
     for (std::size_t i = 0; i < inline_rank; ++i) inline_[i] = other.inline_[i];
   }
-  void copy_heap(const Shape& other);
+  void copy_heap(std::span<const std::size_t> extents);
   [[nodiscard]] const std::size_t* data() const noexcept { return heap_ ? heap_.get() : inline_; }
   [[nodiscard]] std::size_t* data() noexcept { return heap_ ? heap_.get() : inline_; }
 

@@ -99,12 +99,17 @@ class TERN_EXPORT Column {
   Column(Column&& other) noexcept
       : type_(std::move(other.type_)),
         capacity_(std::exchange(other.capacity_, 0)),
-        parts_(std::exchange(other.parts_, {})) {}
+        parts_(std::move(other.parts_)) {
+    other.parts_.first = 0;
+    other.parts_.null_count.reset();
+  }
   Column& operator=(Column&& other) noexcept {
     if (this == &other) return *this;
     type_ = std::move(other.type_);
     capacity_ = std::exchange(other.capacity_, 0);
-    parts_ = std::exchange(other.parts_, {});
+    parts_ = std::move(other.parts_);
+    other.parts_.first = 0;
+    other.parts_.null_count.reset();
     return *this;
   }
   ~Column() = default;
@@ -240,6 +245,11 @@ class TERN_EXPORT Column {
   [[nodiscard]] std::vector<std::string> to_strings(CallSite site = CallSite::here()) const;
 
  private:
+  friend class ColumnFiller;
+  /// Checks the buffers for a column of this type, and makes this empty column that column. Fails
+  /// as try_over() does; the column is then unusable.
+  [[nodiscard]] Result<void> try_fill(std::size_t capacity, CallSite site) noexcept;
+
   LogicalType type_ = {};
   std::size_t capacity_ = 0;
   ColumnParts parts_ = {};

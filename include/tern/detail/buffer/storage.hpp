@@ -99,7 +99,8 @@ struct Reach {
 }
 
 /// The source of memory that no resource allocated: a file, memory that was page-locked in place,
-/// memory of another library. A StorageOrigin belongs to one storage, which ends it.
+/// memory of another library. A StorageOrigin belongs to one storage, which ends and deletes it.
+/// The storages of Storage::make_part() share their origin.
 class TERN_EXPORT StorageOrigin {
  public:
   /// The addresses of the memory.
@@ -128,6 +129,9 @@ class TERN_EXPORT StorageOrigin {
   /// done, even if try_begin() was never called. If it returns false, it is called again later
   /// (reclaim_deferred()).
   [[nodiscard]] virtual bool try_end() noexcept = 0;
+  /// Only for storages of Storage::make_part(), instead of try_end(): one of them is destroyed, and
+  /// its record is no longer used. Called with no lock held, while the device is still open.
+  virtual void drop_part() noexcept {}
   /// A stream of the owner. When the last handle is gone, the waits for all uses are queued on this
   /// stream, so the host need not wait. Returns no stream if the owner has none.
   [[nodiscard]] virtual StreamRef end_stream() const noexcept { return {}; }
@@ -183,6 +187,23 @@ class TERN_EXPORT Storage {
                                                       MemoryKind kind,
                                                       std::unique_ptr<StorageOrigin> origin,
                                                       const StorageOptions& options) noexcept;
+  /// What make_part() needs besides its options.
+  struct Part {
+    const Device& device;
+    StorageOrigin& origin;
+    StorageOrigin::Memory memory;  // all of it exists and counts as written
+    MemoryKind kind;
+    /// The last earlier use, a write: the memory is ready then.
+    StreamRef stream = {};
+    Mark ready = {};
+    /// The owner orders its earlier writes itself. The memory may be released before they are done.
+    bool owner_orders_writes = false;
+  };
+  /// Constructs a storage in a record that the origin owns, of sizeof(Storage) bytes. Several
+  /// storages may share the origin. When the storage is destroyed, it calls drop_part() of the
+  /// origin, which frees the record. Needs no heap memory.
+  [[nodiscard]] static StorageHandle make_part(void* record, const Part& part,
+                                               const StorageOptions& options) noexcept;
   /// Makes a storage and allocates its memory. This is the fastest way. Fails as try_make() and
   /// try_ensure() do.
   [[nodiscard]] static Result<StorageHandle> try_allocate(const ResourceHandle& resource,
@@ -269,10 +290,6 @@ class TERN_EXPORT Storage {
                                            CallSite site) noexcept;
   /// The record of streams that use the memory.
   [[nodiscard]] UseRecord& uses() noexcept { return uses_; }
-  /// Declares that the uses recorded so far need not complete before the memory goes back to its
-  /// origin: the owner orders them itself. Call it before any other use, while no other thread
-  /// knows the storage.
-  void leave_uses_to_owner() noexcept;
   /// Is it known when earlier writes of memory of others are complete? Its import or somebody since
   /// has stated that (try_state_ready), or the device was synchronized since. True of memory that
   /// was not imported.
@@ -284,7 +301,10 @@ class TERN_EXPORT Storage {
   /// Checks that all bytes of the range were written. Fails with never_written, which names the
   /// first gap.
   [[nodiscard]] Result<void> check_written(std::size_t offset, std::size_t bytes,
-                                           CallSite site) const noexcept;
+                                           CallSite site) const noexcept {
+    if (bytes == 0 || is_all_written()) return {};
+    return check_ranges_written(offset, bytes, site);
+  }
   /// Marks a range as written.
   void note_written(std::size_t offset, std::size_t bytes) noexcept;
   /// Marks a range as never written, because its contents are no longer needed. Has no effect for
@@ -361,12 +381,18 @@ class TERN_EXPORT Storage {
   [[nodiscard]] static Result<StorageHandle> try_make_from(const ResourceHandle& resource,
                                                            std::size_t bytes,
                                                            const StorageOptions& options) noexcept;
+  /// Makes a storage without a resource.
+  Storage(const Device& device, StorageOrigin* origin, bool is_part, MemoryKind kind,
+          std::size_t bytes, const StorageOptions& options) noexcept;
   ~Storage();
+  /// Destroys the storage and frees its record.
+  void destroy() noexcept;
 
   void retain() noexcept { shares_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept;
   /// Called when the last handle is gone. Frees the memory, or keeps the storage for later.
   void end() noexcept;
+  void end_foreign() noexcept;
   void end_now() noexcept;
   /// Undoes memory advice, so that the next user of the pages does not inherit it.
   void take_advice_back() noexcept;
@@ -389,6 +415,9 @@ class TERN_EXPORT Storage {
   [[nodiscard]] bool try_give_again(StreamRef stream) noexcept;
   [[nodiscard]] bool try_end_block() noexcept;
   [[nodiscard]] bool try_end_origin() noexcept;
+  /// Returns whether Tern's uses of foreign memory are done. Queues the waits for them on the
+  /// stream of the owner, if there is one.
+  [[nodiscard]] bool try_end_uses() noexcept;
   [[nodiscard]] Result<void> try_queue_waits(StreamRef stream, CallSite site) noexcept;
   [[nodiscard]] Result<void> take_memory(StreamRef first_user, CallSite site) noexcept;
   /// Allocates for the stream of the first use, or else for the stream of the options.
@@ -399,6 +428,10 @@ class TERN_EXPORT Storage {
   void note_unspecified(std::size_t offset, std::size_t bytes) const noexcept;
   [[nodiscard]] Result<void> check_range(std::size_t offset, std::size_t bytes,
                                          CallSite site) const noexcept;
+
+  /// check_written() if some bytes of the storage were never written.
+  [[nodiscard]] Result<void> check_ranges_written(std::size_t offset, std::size_t bytes,
+                                                  CallSite site) const noexcept;
 
   void set_memory(const StorageOrigin::Memory& memory) noexcept;
 
@@ -437,6 +470,28 @@ class TERN_EXPORT Storage {
   const StreamRef first_stream_;
   const CallSite site_;
   Storage* next_;  // link in the list of kept storages
+
+  /// State of storages without a resource. Here and not in the cold state, so that memory of other
+  /// owners needs no second record.
+  struct Foreign {
+    Foreign(StorageOrigin* of, bool is_shared, const Device& on) noexcept
+        : origin(of), is_part(is_shared), device(on) {}
+    Foreign(const Foreign&) = delete;
+    Foreign& operator=(const Foreign&) = delete;
+    ~Foreign();
+
+    StorageOrigin* const origin;    // deleted with the storage unless the storage is a part
+    const bool is_part;             // made by make_part()
+    bool is_end_queued = false;     // only the thread that ends the storage uses it
+    Device device;                  // a storage that is kept replaces the handle by an inner handle
+    std::uint64_t owners_uses = 0;  // uses up to this version are ordered by the owner
+    /// The device-wide wait that covers earlier writes of an import whose readiness was not stated;
+    /// 0 if the readiness is known.
+    std::atomic<std::uint64_t> ready_barrier = 0;
+  };
+  union {
+    Foreign foreign_;  // constructed if there is no resource
+  };
 };
 
 inline StorageHandle::StorageHandle(const StorageHandle& other) noexcept

@@ -195,8 +195,6 @@ class TERN_EXPORT UseRecord {
 
   /// Returns the number of uses that have ended so far.
   [[nodiscard]] std::uint64_t version() const noexcept;
-  /// Returns whether a use is on record that ended after version() had this value.
-  [[nodiscard]] bool has_any_since(std::uint64_t version) const noexcept;
   /// Copies the entries to `out`. Returns the number of entries, which may be larger than `out`.
   /// Gives marks to uses that are still to come.
   std::size_t list(std::span<Entry> out) const noexcept;
