@@ -117,7 +117,7 @@ PLANTS = [
      lambda root: [write(f"include/tern/detail/core/planted{i}.hpp", "#pragma once\n")(root)
                    for i in range(100)]),
     ("decisions", "a function that has moved", "docs/architecture.md:",
-     replace("src/buffer/copy_route.cpp", r"plan_copy\(", "planned_copy(")),
+     replace("src/buffer/copy_route.cpp", r"^(std.*) plan_copy\(", r"\1 planned_copy(")),
     ("decisions", "a file that has moved", "docs/architecture.md:",
      replace("docs/architecture.md", r"\(../src/buffer/copy_route.cpp\)", "(../src/buffer/route.cpp)")),
     ("decisions", "a section that is gone", "docs/architecture.md:1",

@@ -92,10 +92,10 @@ struct Options {
   bool strict_kernels = false;
   /// Each host thread is a separate actor. Use release() and acquire() to declare their order.
   bool per_thread_host = false;
-  /// Counts the synchronization that a driver's manual promises as order: frees wait for the
-  /// device, copies of pageable memory wait for the copy. By default the checker does not count it,
-  /// because code that relies on it may fail with another driver version. Use it to test existing
-  /// code.
+  /// If true, frees wait for the device, copies of pageable memory wait for their stream, and the
+  /// checker counts these waits as order, as the manual of a driver promises. By default the
+  /// checker does not count such waits, because code that relies on them may fail with another
+  /// driver version. Set this to test existing code.
   bool implicit_sync = false;
   /// The fault plan, such as "allocate#3=oom, copy%2=fail". See docs/guide/sim.md.
   std::string faults = {};

@@ -208,7 +208,10 @@ class TERN_EXPORT Device {
   /// dropped event waits for the next later event instead.
   Result<void> try_record_mark(StreamId stream) const noexcept;
 
-  /// Blocks the host until all work submitted to any stream of the device has completed.
+  /// Blocks the host until the work submitted to the streams of the device has completed. On CUDA,
+  /// this covers Tern's streams, borrowed streams, the default stream and blocking streams. It does
+  /// not cover non-blocking streams of other libraries that Tern has not borrowed, or the
+  /// per-thread default streams of other threads.
   Result<void> try_synchronize() const noexcept;
   void synchronize(CallSite site = CallSite::here()) const { try_synchronize().value(site); }
 

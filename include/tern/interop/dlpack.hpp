@@ -143,9 +143,11 @@ template <class Managed>
 // Columns and tables as DLPack tensors, and tensors as columns, without a copy.
 //
 // A column is exported as a one-dimensional tensor with as many elements as the table has rows.
-// Many exports may share one table. The host must know the row count: if the count is on the
-// device, the export reads it (Table::try_rows_host), which is its only wait; an unordered export
-// fails instead.
+// Many exports may share one table. The host waits in three cases:
+// - Only the device knows the row count. The export reads the count (Table::try_rows_host).
+// - A nullable column has an unknown number of nulls. The export counts them.
+// - The options name no stream. The host then waits for pending writes.
+// An unordered export never waits. In the first two cases it fails instead.
 //
 // A tensor cannot express nulls, texts or bits. A column that has them fails with dlpack_rejected,
 // which names the column and the buffers that can be exported separately. A whole table is exported

@@ -203,7 +203,8 @@ struct ResourceTraits {
   /// A block that is freed without a stream can be reused immediately; no stream's work has to
   /// complete.
   bool frees_for_host_at_once = false;
-  /// Double and stale frees are detected by the block's generation.
+  /// The generations of blocks are valid. The resource detects double and stale frees by them, and
+  /// a LaunchRecorder can track uses of the blocks.
   bool tracks_use = true;
   /// The alignment of every block, and the largest alignment that a request may ask for.
   std::size_t alignment = 256;
