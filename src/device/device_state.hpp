@@ -65,6 +65,11 @@ struct StreamState {
     return issued.load(std::memory_order_relaxed) + 1;
   }
 
+  /// Implements StreamRef::try_mark() for an open stream.
+  [[nodiscard]] std::uint64_t issue() noexcept {
+    return issued.fetch_add(1, std::memory_order_acq_rel) + 1;
+  }
+
   /// An event recorded on the stream, the last mark that it covers, and the number of host threads
   /// that are waiting for it. While a thread waits, the event is not recorded again, which would
   /// extend the wait, and is not given to another user.

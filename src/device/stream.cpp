@@ -425,7 +425,7 @@ Result<void> StreamRef::try_launch(NativeKernel kernel, const LaunchSize& size,
 
 Result<Mark> StreamRef::try_mark() const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return usable.failure();
-  return Mark{id_, state_->issued.fetch_add(1, std::memory_order_acq_rel) + 1};
+  return Mark{id_, state_->issue()};
 }
 
 Result<Mark> StreamRef::try_next_mark() const noexcept {

@@ -1,6 +1,6 @@
 // The counters of a budget tree: claim() charges, refusal() explains why it could not. The charge
-// of a freed block ends in PendingFrees::release_until() (pending_frees.cpp), when its stream has
-// passed the free.
+// of a freed block ends in ChargeBook::end_until() (charge_book.cpp), when its stream has passed the
+// free.
 
 #include "tern/memory/budget.hpp"
 
@@ -92,16 +92,18 @@ Budget::Budget(std::string_view name, BudgetLimit limit, const BudgetOptions& op
       limit_(limit.bytes_) {}
 
 Budget::~Budget() {
-  frees_->forget(this);
+  frees_->forget(*this);
   for (std::atomic<TagPage*>& page : tag_pages_) delete page.load();
 }
 
 // --- Queries
 
 std::size_t Budget::live_bytes() const noexcept {
-  const std::size_t pending = pending_.load(), used = used_bytes();
+  const std::size_t pending = pending_bytes(), used = used_bytes();
   return used > pending ? used - pending : 0;
 }
+
+std::size_t Budget::pending_bytes() const noexcept { return frees_->bytes(*this); }
 
 std::size_t Budget::pending_bytes(StreamId stream) const noexcept { return frees_->bytes(stream); }
 
@@ -151,7 +153,7 @@ bool Budget::is_under(const Budget* ancestor) const noexcept {
 }
 
 bool Budget::fits_after_pending(std::size_t bytes) const noexcept {
-  const std::size_t charged = charged_.load(), pending = pending_.load(), limit = limit_bytes();
+  const std::size_t charged = charged_.load(), pending = pending_bytes(), limit = limit_bytes();
   const std::size_t kept = charged > pending ? charged - pending : 0;
   return kept <= limit && bytes <= limit - kept;
 }
@@ -238,18 +240,6 @@ void Budget::retag(std::size_t bytes, Tag from, Tag to) noexcept {
   for (Budget* level = this; level != nullptr; level = level->parent_.get()) {
     level->tag_total(from) -= bytes;
     level->tag_total(to) += bytes;
-  }
-}
-
-void Budget::add_pending(std::size_t bytes) noexcept {
-  for (Budget* level = this; level != nullptr; level = level->parent_.get()) {
-    level->pending_ += bytes;
-  }
-}
-
-void Budget::remove_pending(std::size_t bytes) noexcept {
-  for (Budget* level = this; level != nullptr; level = level->parent_.get()) {
-    level->pending_ -= bytes;
   }
 }
 
@@ -427,9 +417,9 @@ std::size_t Budget::drain() noexcept {
 
 Result<void> Budget::try_wait_for_pending() noexcept {
   Result<void> result;
-  std::uint64_t after = 0;
-  while (const std::optional<PendingFrees::Oldest> oldest = frees_->oldest(nullptr, after)) {
-    after = oldest->order;
+  ChargeBook::Oldest after;
+  while (const std::optional<ChargeBook::Oldest> oldest = frees_->oldest(nullptr, after)) {
+    after = *oldest;
     const Result<void> waited = Device::try_wait(oldest->mark);
     if (!waited && result && waited.failure().code() != ErrorCode::device_lost) result = waited;
     // After a wait many other frees are usually complete; drain them at once.

@@ -3,8 +3,8 @@
 // Wait::never), then fail with out_of_budget. Eviction and spilling are up to unified buffers
 // (eviction_request.cpp).
 //
-// Every block has a BlockCharge record. It is in the table of this resource while the block is
-// live, and moves to the PendingFrees of the budget tree when the block is freed.
+// Every block has a BlockCharge in the ChargeBook of this resource. Memory that the upstream
+// recycles keeps its charge (recycle()).
 
 #include "tern/memory/budget_resource.hpp"
 
@@ -13,6 +13,8 @@
 #include <utility>
 
 #include "core/no_host_memory.hpp"
+#include "device/device_state.hpp"
+#include "memory/charge_book.hpp"
 #include "memory/pending_frees.hpp"
 
 namespace tern {
@@ -50,64 +52,93 @@ BudgetResource::BudgetResource(ResourceHandle upstream, BudgetHandle budget)
               .with("a", Place::device(budget_->device()).text())
               .with("b", device().spec()));
   }
-  for (Shard& shard : shards_) shard.buckets.resize(16);
   inherited_ = budget_->charge(this->upstream()->statistics().live_bytes);
-  budget_->frees_->add(this);
-}
-
-// Ends the charges of blocks that were never freed through this resource. Pending charges stay with
-// the budget; they only lose their link to pending_bytes_.
-BudgetResource::~BudgetResource() {
-  budget_->frees_->forget(this);
-  budget_->frees_->forget(&pending_bytes_);
-  for (Shard& shard : shards_) {
-    for (BlockCharge* record : shard.buckets) {
-      while (record != nullptr) {
-        budget_->release(record->bytes, record->tag);
-        delete std::exchange(record, record->next);
-      }
-    }
+  try {
+    book_ = budget_->frees_->make_book(*budget_, *this);
+  } catch (const std::bad_alloc&) {
+    raise(no_host_memory(sizeof(ChargeBook), "the records of a budget"));
   }
 }
 
+// Ends the charges of blocks that were never freed through this resource. Pending charges stay with
+// the budget.
+BudgetResource::~BudgetResource() { budget_->frees_->forget(*this); }
+
 Statistics BudgetResource::statistics() const noexcept {
   Statistics now = WrappingResource::statistics();
-  now.pending_bytes = pending_bytes_.load();
+  const Statistics own = book_->statistics();
+  now.live_bytes = own.live_bytes;
+  now.live_blocks = own.live_blocks;
+  // Everything that is live is charged, so the peak of the charges is an upper bound, too.
+  now.peak_live_bytes = std::min(own.peak_live_bytes, budget_->lifetime_peak_.load());
+  now.requests = own.requests;
+  now.refusals = own.refusals;
+  now.frees = own.frees;
+  now.pending_bytes = own.pending_bytes;
   return now;
 }
 
 // --- Allocate
 
+// Allocating and freeing fast never takes the address of a local variable, which would make the
+// compiler add a stack guard. Code that needs an address is in a function of its own.
+
 Result<Block> BudgetResource::try_allocate(const Request& request) noexcept {
-  counters().note_request();
-  if (request.bytes == 0) return Block{};
   retry_before_allocation();
+  Result<Block> block = Block{};
+  if (!recycle(request, *block)) allocate_slow(request, block);
+  return block;
+}
+
+// The fast path: the upstream recycles memory whose charge is still pending.
+bool BudgetResource::recycle(const Request& request, Block& into) noexcept {
+  const StreamId stream = request.stream.id();
+  return stream && request.reservation == nullptr && book_->may_have_pending(stream) &&
+         upstream()->recycle(request, into) &&
+         (book_->try_revive(into, request.tag) || charge_recycled(into, request));
+}
+
+[[gnu::noinline]] void BudgetResource::allocate_slow(const Request& request,
+                                                     Result<Block>& block) noexcept {
+  if (request.bytes == 0) {
+    book_->note_request(request.stream.id(), false);
+    block = Block{};
+    return;
+  }
+  if (book_->is_forked()) {
+    block = upstream()->try_allocate(request);
+    return;
+  }
   const auto allocate = [&]() -> Result<Block> {
     if (Result<void> fits = check(request); !fits) return fits.failure();
-    // Allocate all host memory that the block needs until its charge ends. If there is none,
-    // nothing has to be undone, and freeing never allocates.
-    Record record(new (std::nothrow) BlockCharge);
-    if (!record) return no_host_memory(sizeof(BlockCharge), "the record of a block", request.site);
     if (Result<void> prepared = budget_->prepare(request.tag); !prepared) {
       return Failure(prepared.failure()).at(request.site);
     }
     const std::size_t bytes = good_size(request);
-    if (request.reservation != nullptr) {
-      return allocate_drawn(request, bytes, std::move(record));
-    }
-    if (budget_->claim(bytes) != nullptr) {
-      return allocate_at_limit(request, bytes, std::move(record));
-    }
-    return allocate_claimed(request, bytes, std::move(record));
+    if (request.reservation != nullptr) return allocate_drawn(request, bytes);
+    if (budget_->claim(bytes) != nullptr) return allocate_at_limit(request, bytes);
+    return allocate_claimed(request, bytes);
   };
-  Result<Block> block = allocate();
-  if (!block) counters().note_refusal();
-  return block;
+  block = allocate();
+  if (!block) book_->note_request(request.stream.id(), true);
+}
+
+[[gnu::noinline]] bool BudgetResource::charge_recycled(const Block& block,
+                                                       const Request& request) noexcept {
+  BlockCharge* const charge = book_->try_open(block);
+  const bool is_charged =
+      charge != nullptr && budget_->prepare(request.tag) && budget_->claim(block.bytes) == nullptr;
+  if (!is_charged) {
+    upstream()->deallocate(block, request.stream, request.site);
+    return false;
+  }
+  budget_->admit(block.bytes, request.tag);
+  book_->begin(*charge, block, request.tag, request.stream.id());
+  return true;
 }
 
 // The common case: `bytes` are claimed, so allocate, then admit them or undo the claim.
-Result<Block> BudgetResource::allocate_claimed(const Request& request, std::size_t bytes,
-                                               Record record) noexcept {
+Result<Block> BudgetResource::allocate_claimed(const Request& request, std::size_t bytes) noexcept {
   Request below = request;
   below.reservation = nullptr;
   Result<Block> block = upstream()->try_allocate(below);
@@ -115,13 +146,23 @@ Result<Block> BudgetResource::allocate_claimed(const Request& request, std::size
     budget_->unclaim(bytes);
     return block;
   }
-  if (Result<void> fits = fit_claim(request, bytes, block->bytes); !fits) {
+  const Result<BlockCharge*> charge = try_make_charge(*block, request);
+  Result<void> fits = charge ? Result<void>() : Result<void>(charge.failure());
+  if (fits) fits = fit_claim(request, bytes, block->bytes);
+  if (!fits) {
     upstream()->deallocate(*block, request.stream, request.site);
     budget_->unclaim(bytes);
     return fits.failure();
   }
   budget_->admit(block->bytes, request.tag);
-  return keep(*block, request.tag, std::move(record));
+  book_->begin(**charge, *block, request.tag, request.stream.id());
+  return block;
+}
+
+Result<BlockCharge*> BudgetResource::try_make_charge(const Block& block,
+                                                     const Request& request) noexcept {
+  if (BlockCharge* const charge = book_->try_open(block)) return charge;
+  return no_host_memory(sizeof(BlockCharge), "the record of a block", request.site);
 }
 
 // Adjusts the claim if the upstream granted another size than good_size() promised.
@@ -137,8 +178,7 @@ Result<void> BudgetResource::fit_claim(const Request& request, std::size_t claim
 }
 
 // Allocates from a reservation. On failure, the reservation gets its bytes back.
-Result<Block> BudgetResource::allocate_drawn(const Request& request, std::size_t bytes,
-                                             Record record) noexcept {
+Result<Block> BudgetResource::allocate_drawn(const Request& request, std::size_t bytes) noexcept {
   Reservation& reservation = *request.reservation;
   const Budget* const from = reservation.budget().get();
   if (from == nullptr || !budget_->is_under(from)) {
@@ -171,10 +211,14 @@ Result<Block> BudgetResource::allocate_drawn(const Request& request, std::size_t
   below.reservation = nullptr;
   Result<Block> block = upstream()->try_allocate(below);
   Result<void> fits;
-  if (block) fits = fit_claim(request, bytes, block->bytes);
+  Result<BlockCharge*> charge = nullptr;
+  if (block) charge = try_make_charge(*block, request);
+  if (!charge) fits = charge.failure();
+  if (block && fits) fits = fit_claim(request, bytes, block->bytes);
   if (block && fits) {
     budget_->admit(block->bytes, request.tag);
-    return keep(*block, request.tag, std::move(record));
+    book_->begin(**charge, *block, request.tag, request.stream.id());
+    return block;
   }
   if (block) upstream()->deallocate(*block, request.stream, request.site);
   reservation.put_back(bytes);
@@ -184,85 +228,61 @@ Result<Block> BudgetResource::allocate_drawn(const Request& request, std::size_t
 
 // The limit is reached: drain, recycle, wait, in this order, until the request fits or nothing is
 // left.
-Result<Block> BudgetResource::allocate_at_limit(const Request& request, std::size_t bytes,
-                                                Record record) noexcept {
+Result<Block> BudgetResource::allocate_at_limit(const Request& request,
+                                                std::size_t bytes) noexcept {
   const bool may_wait = budget_->overflow() != Overflow::fail && request.wait != Wait::never;
-  std::uint64_t waited_for = 0;
+  ChargeBook::Oldest waited_for;
   // A second pass, because a request that took pending bytes and put them back may have put them
   // before the frees already waited for.
   for (int rounds = 0; rounds < max_rounds;) {
     const Budget* refused = budget_->claim_or_drain(bytes);
-    if (refused == nullptr) return allocate_claimed(request, bytes, std::move(record));
-    if (const Block block = allocate_recycled(request, bytes, record)) return block;
-    // allocate_recycled() may have used up the record.
-    if (!record) record.reset(new (std::nothrow) BlockCharge);
-    if (!record || !may_wait || !refused->fits_after_pending(bytes)) {
-      return refuse(*refused, request, bytes);
-    }
+    if (refused == nullptr) return allocate_claimed(request, bytes);
+    if (const Block block = allocate_recycled(request, bytes)) return block;
+    if (!may_wait || !refused->fits_after_pending(bytes)) return refuse(*refused, request, bytes);
     const auto oldest = budget_->frees_->oldest(refused, waited_for);
     if (!oldest) {
-      waited_for = 0;
+      waited_for = {};
       ++rounds;
       continue;
     }
     // If the wait fails, the stream's bytes stay pending, and the next oldest free is tried.
-    waited_for = oldest->order;
+    waited_for = *oldest;
     static_cast<void>(Device::try_wait(oldest->mark));
   }
   const Budget* refused = budget_->claim_or_drain(bytes);
   if (refused != nullptr) return refuse(*refused, request, bytes);
-  return allocate_claimed(request, bytes, std::move(record));
+  return allocate_claimed(request, bytes);
 }
 
 // Takes pending charges of the request's own stream, claims the rest, and asks the upstream for
 // memory that the stream has freed. The taken charges are then retagged instead of released and
 // claimed again. On failure the charges become pending again.
-Block BudgetResource::allocate_recycled(const Request& request, std::size_t bytes,
-                                        Record& record) noexcept {
+Block BudgetResource::allocate_recycled(const Request& request, std::size_t bytes) noexcept {
   if (!request.stream.id()) return {};
-  BlockCharge* spare = record.release();
-  const PendingFrees::Taken taken =
-      budget_->frees_->take(request.stream.id(), &pending_bytes_, bytes, spare);
-  record.reset(spare);
-  if (taken.first == nullptr) return {};
+  const ChargeBook::Taken taken = book_->take(request.stream.id(), bytes);
+  if (taken.bytes == 0) return {};
   const std::size_t rest = bytes - taken.bytes;
   if (budget_->claim(rest) != nullptr) {
-    budget_->frees_->put_back(taken);
+    book_->put_back(taken);
     return {};
   }
   Request below = request;
   below.only_recycled = true;
   const Result<Block> block = upstream()->try_allocate(below);
-  if (!block || block->bytes != bytes) {
+  BlockCharge* const charge = block && block->bytes == bytes ? book_->try_open(*block) : nullptr;
+  if (charge == nullptr) {
     if (block) upstream()->deallocate(*block, request.stream, request.site);
     budget_->unclaim(rest);
-    budget_->frees_->put_back(taken);
+    book_->put_back(taken);
     return {};
   }
-  for (BlockCharge* one = taken.first; one != nullptr;) {
-    budget_->retag(one->bytes, one->tag, request.tag);
-    BlockCharge* const next = one->next;
-    if (record) {
-      delete one;
-    } else {
-      record.reset(one);
-    }
-    one = next;
+  for (const BlockCharge* part = taken.first; part != nullptr; part = part->newer) {
+    budget_->retag(part->bytes, part->tag, request.tag);
   }
+  ChargeBook::discard(taken);
   budget_->admit(rest, request.tag);
-  return keep(*block, request.tag, std::move(record));
-}
-
-Block BudgetResource::keep(const Block& block, Tag tag, Record record) noexcept {
-  *record = BlockCharge{};
-  record->block = block;
-  record->bytes = block.bytes;
-  record->tag = tag;
-  record->budget = budget_.get();
-  record->resource_pending = &pending_bytes_;
-  insert(record.release());
-  counters().note_allocation(block.bytes);
-  return block;
+  book_->begin(*charge, *block, request.tag, request.stream.id());
+  return *block;
 }
 
 Failure BudgetResource::refuse(const Budget& level, const Request& request,
@@ -272,115 +292,81 @@ Failure BudgetResource::refuse(const Budget& level, const Request& request,
 
 // --- Free
 
-// The record is marked before the upstream is called, so that a concurrent second free of the same
+// The charge is claimed before the upstream is called, so that a concurrent second free of the same
 // block fails here.
 Result<void> BudgetResource::try_deallocate(const Block& block, StreamRef stream,
                                             const CallSite& site) noexcept {
-  if (!block) return {};
-  Shard& shard = shard_of(block.generation);
-  BlockCharge* record = nullptr;
-  {
-    const std::lock_guard lock(shard.mutex);
-    record = find(block, shard);
-    if (record != nullptr && record->is_being_freed) return twice_freed(block, site);
-    if (record != nullptr) record->is_being_freed = true;
-  }
-  if (record == nullptr) return free_inherited(block, stream, site);
+  const ChargeClaim claim = book_->claim(block);
+  if (claim.charge == nullptr) [[unlikely]]
+    return free_unclaimed(block, stream, site);
+  return free_claimed(claim, block, stream, site);
+}
+
+// A separate function, so that the upstream writes its result where the caller wants it.
+Result<void> BudgetResource::free_claimed(ChargeClaim claim, const Block& block, StreamRef stream,
+                                          const CallSite& site) noexcept {
+  const Tag tag = claim.charge->tag;  // if the charge is revived, its tag may change
   Result<void> freed = upstream()->try_deallocate(block, stream, site);
-  {
-    const std::lock_guard lock(shard.mutex);
-    record->is_being_freed = false;
-    if (!freed) return freed;
-    erase(record, shard);
+  if (!freed) {
+    ChargeBook::unclaim(claim);
+  } else if (const Mark mark = mark_of_free(stream)) {
+    book_->add(claim, block.bytes, mark);
+  } else {
+    book_->end(claim, block.bytes, tag);
   }
-  counters().note_free(block.bytes);
-  end(Record(record), stream);
   return freed;
+}
+
+[[gnu::noinline]] Result<void> BudgetResource::free_unclaimed(const Block& block, StreamRef stream,
+                                                              const CallSite& site) noexcept {
+  if (!block) return {};
+  if (book_->is_being_freed(block)) return twice_freed(block, site);
+  return free_inherited(block, stream, site);
 }
 
 Result<void> BudgetResource::free_inherited(const Block& block, StreamRef stream,
                                             const CallSite& site) noexcept {
-  // The block is not in the table: either the upstream allocated it before this wrapper was made,
-  // or the free is a mistake. The upstream can tell.
-  Record record(new (std::nothrow) BlockCharge);
+  // The block has no charge: either the upstream allocated it before this wrapper was made, or the
+  // free is a mistake. The upstream can tell.
+  std::unique_ptr<BlockCharge> record = ChargeBook::try_make_record();
   if (!record) return no_host_memory(sizeof(BlockCharge), "the record of a block", site);
+  std::size_t bytes = 0;
   {
     const std::lock_guard lock(inherited_mutex_);
-    record->bytes = std::min(inherited_.bytes_, block.bytes);
-    inherited_.bytes_ -= record->bytes;
+    bytes = std::min(inherited_.bytes_, block.bytes);
+    inherited_.bytes_ -= bytes;
   }
   Result<void> freed = upstream()->try_deallocate(block, stream, site);
-  if (freed) {
-    end(std::move(record), stream);
-  } else {
+  if (!freed) {
     const std::lock_guard lock(inherited_mutex_);
-    inherited_.bytes_ += record->bytes;
+    inherited_.bytes_ += bytes;
+  } else if (bytes != 0) {
+    if (const Mark mark = mark_of_free(stream)) {
+      book_->add_pending(std::move(record), bytes, {}, mark);
+    } else {
+      budget_->release(bytes, {});
+    }
   }
   return freed;
 }
 
-void BudgetResource::end(Record record, StreamRef stream) noexcept {
-  if (record->bytes == 0) return;
-  record->budget = budget_.get();
-  record->resource_pending = &pending_bytes_;
+// The mark is taken after the free, so that it covers the free.
+Mark BudgetResource::mark_of_free(StreamRef stream) const noexcept {
+  StreamState* const state = DeviceState::state_of(stream);
+  if (!frees_without_waiting_ || state == nullptr || !state->is_open_as(stream.id()) ||
+      !state->device->is_in_its_process()) [[unlikely]] {
+    return mark_of_other_free(stream);
+  }
+  return {stream.id(), state->issue()};
+}
+
+[[gnu::noinline]] Mark BudgetResource::mark_of_other_free(StreamRef stream) const noexcept {
   const bool is_free = !stream.id() && frees_for_host_at_once_;
-  if (frees_without_waiting_ && !is_free) {
-    // Take the mark after the free, so that the mark covers the free. A destroyed stream returns
-    // its last mark. If there is no mark, the upstream has already waited.
-    if (!stream.id()) stream = device().default_stream();
-    const Result<Mark> mark = stream.try_mark();
-    record->mark = mark ? *mark : device().next_mark(stream.id());
-    if (record->mark) {
-      budget_->frees_->add(record.release());
-      return;
-    }
-  }
-  budget_->release(record->bytes, record->tag);
-}
-
-// --- The table of blocks
-
-BudgetResource::Shard& BudgetResource::shard_of(Generation generation) noexcept {
-  return shards_[generation.slot() % shards_.size()];
-}
-
-void BudgetResource::insert(BlockCharge* record) noexcept {
-  Shard& shard = shard_of(record->block.generation);
-  const std::size_t place = record->block.generation.slot() / shards_.size();
-  const std::lock_guard lock(shard.mutex);
-  if (shard.count >= shard.buckets.size()) {
-    try {
-      std::vector<BlockCharge*> wider(shard.buckets.size() * 2);
-      for (BlockCharge* one : shard.buckets) {
-        while (one != nullptr) {
-          BlockCharge* const next = one->next;
-          const std::size_t at = one->block.generation.slot() / shards_.size() % wider.size();
-          one->next = std::exchange(wider[at], one);
-          one = next;
-        }
-      }
-      shard.buckets = std::move(wider);
-    } catch (const std::bad_alloc&) {
-      // The lists stay longer; lookups are slower but correct.
-    }
-  }
-  ++shard.count;
-  record->next = std::exchange(shard.buckets[place % shard.buckets.size()], record);
-}
-
-BlockCharge* BudgetResource::find(const Block& block, Shard& shard) noexcept {
-  const std::size_t place = block.generation.slot() / shards_.size();
-  BlockCharge* record = shard.buckets[place % shard.buckets.size()];
-  while (record != nullptr && record->block != block) record = record->next;
-  return record;
-}
-
-void BudgetResource::erase(BlockCharge* record, Shard& shard) noexcept {
-  const std::size_t place = record->block.generation.slot() / shards_.size();
-  BlockCharge** link = &shard.buckets[place % shard.buckets.size()];
-  while (*link != record) link = &(*link)->next;
-  *link = record->next;
-  --shard.count;
+  // No stream of the parent process uses the memory of a forked child.
+  if (!frees_without_waiting_ || is_free || book_->is_forked()) return {};
+  if (!stream.id()) return mark_of_free(device().default_stream());
+  // A destroyed stream returns its last mark. If there is no mark, the upstream has already waited.
+  return device().next_mark(stream.id());
 }
 
 Overflow overflow_of(const Resource* resource) noexcept {

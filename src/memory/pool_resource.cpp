@@ -98,6 +98,13 @@ Result<Block> PoolResource::try_allocate(const Request& request) noexcept {
   return allocate_slow(request, hit.is_miss);
 }
 
+bool PoolResource::recycle(const Request& request, Block& into) noexcept {
+  const pool::Pool::Hit hit = pool_->try_hit(request);
+  if (hit.range == nullptr) return false;
+  pool_->write_block(*hit.range, into);
+  return true;
+}
+
 // A separate function, so that the fast path needs no stack space for failures.
 [[gnu::noinline]] Result<Block> PoolResource::allocate_slow(const Request& request,
                                                             bool is_miss) noexcept {

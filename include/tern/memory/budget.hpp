@@ -140,7 +140,7 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   /// Admitted bytes that are not pending.
   [[nodiscard]] std::size_t live_bytes() const noexcept;
   /// Bytes that are freed but still charged, because their stream has not passed the free.
-  [[nodiscard]] std::size_t pending_bytes() const noexcept { return pending_.load(); }
+  [[nodiscard]] std::size_t pending_bytes() const noexcept;
   /// Pending bytes of one stream, summed over the whole tree.
   [[nodiscard]] std::size_t pending_bytes(StreamId stream) const noexcept;
   /// Bytes of allocations in progress.
@@ -183,10 +183,10 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   [[nodiscard]] Charge charge(std::size_t bytes, Tag tag = {}, CallSite site = CallSite::here());
 
   /// Checks which pending frees of the tree have completed and ends their charges. Also retries
-  /// failed frees of the BudgetResources in the tree. Queries each stream until a query finds
-  /// nothing new; never waits. Requests at the limit call drain() themselves. Returns the bytes
-  /// that are no longer charged. If the query of a stream fails, its bytes stay pending, and
-  /// failed_queries() counts the failure.
+  /// failed frees of the BudgetResources in the tree. Queries each stream a few times; never waits.
+  /// Requests at the limit call drain() themselves. Returns the bytes that are no longer charged.
+  /// If the query of a stream fails, its bytes stay pending, and failed_queries() counts the
+  /// failure.
   std::size_t drain() noexcept;
   /// How many queries of streams have failed so far, in the whole tree.
   [[nodiscard]] std::uint64_t failed_queries() const noexcept;
@@ -198,6 +198,7 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
  private:
   friend class BudgetResource;
   friend class Charge;
+  friend class ChargeBook;
   friend class PeakWindow;
   friend class PendingFrees;
   friend class Reservation;
@@ -231,8 +232,6 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   void admit(std::size_t bytes, Tag tag) noexcept;
   void release(std::size_t bytes, Tag tag) noexcept;
   void retag(std::size_t bytes, Tag from, Tag to) noexcept;
-  void add_pending(std::size_t bytes) noexcept;
-  void remove_pending(std::size_t bytes) noexcept;
   // Makes a counter for the tag at every level, so that admitting cannot fail later.
   [[nodiscard]] Result<void> prepare(Tag tag) noexcept;
   [[nodiscard]] bool prepare_here(Tag tag) noexcept;
@@ -260,7 +259,6 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   std::atomic<std::size_t> limit_;  // BudgetLimit::none if there is no limit
   std::atomic<std::size_t> charged_ = 0;
   std::atomic<std::size_t> admitted_ = 0;
-  std::atomic<std::size_t> pending_ = 0;
   std::atomic<std::size_t> provisional_ = 0;
   std::atomic<std::size_t> reserved_ = 0;
   std::atomic<std::size_t> lifetime_peak_ = 0;

@@ -21,15 +21,16 @@
 //
 // The budget must be neutral or belong to the upstream's device. Blocks that the upstream had live
 // before the wrapper was made are charged as one sum, and must be freed through this resource. If a
-// block of this resource is freed elsewhere, its charge stays until the resource is destroyed. The
-// destructor ends all charges of the resource except pending ones. Thread-safe.
+// block of this resource is freed elsewhere, its charge stays until its place in the block table is
+// used again or the resource is destroyed. The destructor ends all charges of the resource except
+// pending ones. Thread-safe.
+//
+// If the upstream is a pool and recycles memory whose charge is still pending, the charge becomes
+// the charge of the new block, and no counter that other threads use changes.
 
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <memory>
-#include <vector>
 
 #include "tern/detail/core/mutex.hpp"
 #include "tern/detail/memory/wrapping_resource.hpp"
@@ -38,19 +39,24 @@
 namespace tern {
 
 struct BlockCharge;
+class ChargeBook;
+struct ChargeClaim;
 
 /// Charges every block of its upstream to a budget.
 class TERN_EXPORT BudgetResource final : public WrappingResource {
  public:
   /// Wraps `upstream`. Keeps the upstream and the budget alive. Several resources may share one
   /// budget. Throws InvalidArgument if either is null, DeviceMismatch if the budget belongs to
-  /// another device, and OutOfBudget if the upstream's live bytes do not fit.
+  /// another device, OutOfBudget if the upstream's live bytes do not fit, and OutOfMemory if the
+  /// host has no memory.
   BudgetResource(ResourceHandle upstream, BudgetHandle budget);
   ~BudgetResource() override;
 
   [[nodiscard]] const BudgetHandle& budget() const noexcept { return budget_; }
 
   /// Pending bytes are bytes that were freed through this resource and are still charged.
+  /// peak_live_bytes is exact while only one stream is used. With several streams it may be too
+  /// high, but never above the peak of the budget.
   [[nodiscard]] Statistics statistics() const noexcept override;
   /// Allocates a block. Fails with out_of_budget; with invalid_argument if the request names a
   /// reservation of a budget that is neither this one nor above it; or with the upstream's error.
@@ -63,44 +69,40 @@ class TERN_EXPORT BudgetResource final : public WrappingResource {
       const CallSite& site = CallSite::here()) noexcept override;
 
  private:
-  struct Shard {
-    Mutex mutex;
-    std::vector<BlockCharge*> buckets;  // guarded by mutex; each bucket is a linked list
-    std::size_t count = 0;              // guarded by mutex
-  };
-  using Record = std::unique_ptr<BlockCharge>;
-
-  [[nodiscard]] Result<Block> allocate_drawn(const Request& request, std::size_t bytes,
-                                             Record record) noexcept;
-  [[nodiscard]] Result<Block> allocate_at_limit(const Request& request, std::size_t bytes,
-                                                Record record) noexcept;
-  [[nodiscard]] Result<Block> allocate_claimed(const Request& request, std::size_t bytes,
-                                               Record record) noexcept;
+  [[nodiscard]] bool recycle(const Request& request, Block& into) noexcept override;
+  void allocate_slow(const Request& request, Result<Block>& block) noexcept;
+  [[nodiscard]] Result<Block> allocate_drawn(const Request& request, std::size_t bytes) noexcept;
+  [[nodiscard]] Result<Block> allocate_at_limit(const Request& request, std::size_t bytes) noexcept;
+  [[nodiscard]] Result<Block> allocate_claimed(const Request& request, std::size_t bytes) noexcept;
   // Tries step 2 above. Returns an empty block if the stream's freed memory does not suffice.
-  [[nodiscard]] Block allocate_recycled(const Request& request, std::size_t bytes,
-                                        Record& record) noexcept;
+  [[nodiscard]] Block allocate_recycled(const Request& request, std::size_t bytes) noexcept;
+  // Charges a block that the upstream has recycled and whose charge had ended. Returns false if
+  // there is no room; then the block is freed again.
+  [[nodiscard]] bool charge_recycled(const Block& block, const Request& request) noexcept;
   [[nodiscard]] Result<void> fit_claim(const Request& request, std::size_t claimed,
                                        std::size_t granted) noexcept;
-  Block keep(const Block& block, Tag tag, Record record) noexcept;
+  // Prepares the charge of an allocated block. Fails if the host has no memory for it.
+  [[nodiscard]] Result<BlockCharge*> try_make_charge(const Block& block,
+                                                     const Request& request) noexcept;
   [[nodiscard]] Failure refuse(const Budget& level, const Request& request,
                                std::size_t bytes) const noexcept;
+  [[nodiscard]] Result<void> free_claimed(ChargeClaim claim, const Block& block, StreamRef stream,
+                                          const CallSite& site) noexcept;
+  [[nodiscard]] Result<void> free_unclaimed(const Block& block, StreamRef stream,
+                                            const CallSite& site) noexcept;
   [[nodiscard]] Result<void> free_inherited(const Block& block, StreamRef stream,
                                             const CallSite& site) noexcept;
-  // Ends the charge of a freed block, at once or when the stream has passed the free.
-  void end(Record record, StreamRef stream) noexcept;
-
-  [[nodiscard]] Shard& shard_of(Generation generation) noexcept;
-  void insert(BlockCharge* record) noexcept;
-  [[nodiscard]] BlockCharge* find(const Block& block, Shard& shard) noexcept;
-  void erase(BlockCharge* record, Shard& shard) noexcept;
+  // The mark that ends the charge of a block that was just freed on the stream. No mark if the
+  // charge ends with the free.
+  [[nodiscard]] Mark mark_of_free(StreamRef stream) const noexcept;
+  [[nodiscard]] Mark mark_of_other_free(StreamRef stream) const noexcept;
 
   const BudgetHandle budget_;
   const bool frees_without_waiting_;
   const bool frees_for_host_at_once_;
-  std::atomic<std::size_t> pending_bytes_ = 0;
   Mutex inherited_mutex_;
   Charge inherited_;  // guarded by inherited_mutex_; charge of blocks that existed before
-  std::array<Shard, 16> shards_;
+  std::shared_ptr<ChargeBook> book_;
 };
 
 /// Returns the strictest Overflow policy among the budgets of a stack of wrappers. Returns

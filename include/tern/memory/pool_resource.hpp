@@ -170,14 +170,15 @@ class TERN_EXPORT PoolResource final : public Resource {
   /// Checks which pending frees have completed. Returns the number of bytes that became available
   /// to every stream.
   std::size_t poll() noexcept;
-  /// Sets the limit. If the pool already holds more, it returns what is free, and the rest as blocks
-  /// are freed. 0 removes the limit.
+  /// Sets the limit. If the pool already holds more, it returns what is free, and the rest as
+  /// blocks are freed. 0 removes the limit.
   void set_limit(std::size_t limit_bytes) noexcept;
   /// Checks the internal invariants against a visit of every range. For tests; no other call may be
   /// in progress.
   [[nodiscard]] bool check_invariants() const noexcept;
 
  private:
+  [[nodiscard]] bool recycle(const Request& request, Block& into) noexcept override;
   [[nodiscard]] Result<Block> allocate_slow(const Request& request, bool is_miss) noexcept;
 
   const std::unique_ptr<pool::Pool> pool_;

@@ -281,6 +281,13 @@ class TERN_EXPORT Resource {
   [[nodiscard]] Result<void> check(const Request& request) const noexcept;
 
  private:
+  friend class BudgetResource;
+
+  /// If memory that the request's stream has freed serves the request immediately, writes its block
+  /// and returns true.
+  [[nodiscard]] virtual bool recycle(const Request& /*request*/, Block& /*into*/) noexcept {
+    return false;
+  }
   void retry_with_backoff() noexcept;
 
   struct FailedFree {

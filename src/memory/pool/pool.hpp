@@ -72,9 +72,15 @@ class Pool {
   /// serve the request. Accepts any request, checked or not.
   [[nodiscard]] Hit try_hit(const Request& request) noexcept;
   /// Returns the block of a range that the caller has just allocated, so no other thread can free
-  /// it. The block is written in pairs of words: a caller that keeps it copies pairs, and a
-  /// processor that has to join two stores for one load waits as long as for a lock.
+  /// it.
   [[nodiscard]] Result<Block> result_of(const Descriptor& range) const noexcept {
+    Result<Block> result = Block{};
+    write_block(range, *result);
+    return result;
+  }
+  /// The block is written in pairs of words: a caller that keeps it copies pairs, and a processor
+  /// that has to join two stores for one load waits as long as for a lock.
+  void write_block(const Descriptor& range, Block& block) const noexcept {
     using Words [[gnu::vector_size(16)]] = std::uint64_t;
     const Generation generation(range.slot, range.place->count());
     const Words where = {range.offset * granule_bytes,
@@ -82,11 +88,9 @@ class Pool {
     const Words which = {device_word_, generation.value()};
     static_assert(offsetof(Block, bytes) == 8 && offsetof(Block, device) == 16 &&
                   offsetof(Block, generation) == 24);
-    Result<Block> result = Block{};
-    auto* const at = reinterpret_cast<std::byte*>(&*result);
+    auto* const at = reinterpret_cast<std::byte*>(&block);
     std::memcpy(at, &where, sizeof where);
     std::memcpy(at + sizeof where, &which, sizeof which);
-    return result;
   }
   /// The slow path. The request has been checked and has at least one byte. `is_miss` is as in Hit.
   [[nodiscard]] Result<Block> try_allocate(const Request& request, bool is_miss) noexcept;
