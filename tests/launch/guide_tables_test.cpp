@@ -157,7 +157,7 @@ TEST_F(GuideTables, RefusalsOfLaunches) {
     kernel.launch(stream, elements(1), arguments...);
   };
   expect_all(
-      table("kernels.md", "| code | why |"), true,
+      table("kernels.md", "| error | reason |"), true,
       {
           {"DeviceMismatch", [&] { kernel.launch(foreign, elements(1), in(x), out(y), 1); }},
           {"DeviceMismatch",
