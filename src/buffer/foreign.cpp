@@ -151,8 +151,8 @@ struct Earlier {
 }  // namespace
 
 /// One owner of foreign memory, with the callback for its end, and the records of the storages over
-/// its pieces, all in one allocation. When the last storage is destroyed, the owner is called. The
-/// terms are stored when nothing can fail any more, so that a failure never calls the callback.
+/// its pieces, all in one allocation. When the last storage is destroyed, the owner is called. A
+/// failed import of one piece never calls the callback; for several pieces see ForeignParts.
 /// Objects that the terms own are destroyed after the callback.
 class ForeignOrigin final : public StorageOrigin {
  public:

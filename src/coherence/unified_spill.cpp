@@ -4,7 +4,7 @@
 // The file stands in for the copy: the host takes part without memory, and the directory lists the
 // host as up to date for the bytes in the file. An access that needs the memory or the bytes reads
 // the file back first. It reads all of it, because a host copy has memory for all bytes or for
-// none.
+// none. SpilledCopy (spilled_copy.cpp) writes and reads the bytes.
 
 #include <new>
 #include <utility>

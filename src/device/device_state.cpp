@@ -1,12 +1,13 @@
-// is_done() and wait_on_host() tell the host whether a mark is complete; cover() finds or records
-// the event for it.
+// is_done() and wait_on_host() tell the host whether a mark is complete, and wait_on_stream() makes
+// another stream wait for it. cover() finds or records the event for the mark.
 //
 // borrow_stream() finds the stream of a foreign handle by the driver's id, so a handle that the
 // driver reuses gets a new stream.
 //
 // end_stream() ends a stream that may have work in flight: it seals the stream, so that its marks
 // can still be waited for. Memory relies on these marks: Pool keeps what the stream freed until its
-// mark is done, and Storage::try_end_block() frees later memory on another stream.
+// mark is done, and Storage::try_end_block() frees later memory on another stream. A block that is
+// freed on the ended stream makes the host wait (Pool::free_slow).
 
 #include "device/device_state.hpp"
 

@@ -1,6 +1,6 @@
-// The counters of a budget tree: claim() charges, refusal() explains why it could not. The charge
-// of a freed block ends in ChargeBook::end_until() (charge_book.cpp), when its stream has passed the
-// free.
+// The counters of a budget tree: claim() charges every level, claim_here() enforces the limit of
+// one level, refusal() explains why it could not. The charge of a freed block ends in
+// ChargeBook::end_until() (charge_book.cpp), when its stream has passed the free.
 
 #include "tern/memory/budget.hpp"
 

@@ -3,6 +3,9 @@
 // Wait::never), then fail with out_of_budget. Eviction and spilling are up to unified buffers
 // (eviction_request.cpp).
 //
+// Budget::claim_here() (budget.cpp) compares with the limit. free_claimed() and mark_of_free()
+// decide whether a free becomes pending or its charge ends at once.
+//
 // Every block has a BlockCharge in the ChargeBook of this resource. Memory that the upstream
 // recycles keeps its charge (recycle()).
 

@@ -1,3 +1,6 @@
+// try_make_pinned(): page-locked memory comes from cuMemHostAlloc, or from 16 MiB up from huge
+// pages that several threads touch and the driver registers (try_make_slab).
+
 #include "backends/cuda/cuda_memory.hpp"
 
 #include <sys/mman.h>

@@ -1,3 +1,6 @@
+// The driver's streams and events: record() calls cuEventRecord and wait() calls cuStreamWaitEvent.
+// DeviceState::wait_on_stream() decides when.
+
 #include "backends/cuda/cuda_streams.hpp"
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // Pool::find() decides what a request does: reuse, poll, remap, alias, grow, steal or wait. How a
 // pool gets memory from the driver, remaps pages and returns memory, and is_past_goal(), which
-// decides whether stealing comes before growing: pool_driver_memory.cpp. Aliases: pool_alias.cpp.
+// decides whether stealing and aliases come before growing: pool_driver_memory.cpp. Aliases:
+// pool_alias.cpp.
 
 #include "memory/pool/pool.hpp"
 

@@ -1,5 +1,6 @@
-// How a pool without a limit serves large requests from free handles that are not contiguous. See
-// AliasStore.
+// How a pool without a limit serves large requests from free handles that are not contiguous.
+// Pool::find() (pool.cpp) decides when an alias is used instead of growing; may_use_alias() is its
+// check of the request. AliasStore has the mappings.
 
 #include <algorithm>
 #include <array>
