@@ -558,7 +558,8 @@ Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream, std::
     give_event(*event);
     return recorded.failure();
   }
-  if (stream.record_count >= places && what == WhenFull::replace &&
+  // If more records are listed, the stream has early records, which stay.
+  if (stream.record_count == places && what == WhenFull::replace &&
       stream.records[stream.record_count - 1].waiters == 0) {
     erase_record(stream, stream.record_count - 1);
   }

@@ -153,7 +153,9 @@ bool Budget::is_under(const Budget* ancestor) const noexcept {
 }
 
 bool Budget::fits_after_pending(std::size_t bytes) const noexcept {
-  const std::size_t charged = charged_.load(), pending = pending_bytes(), limit = limit_bytes();
+  // Pending first: a charge that ends in between is then missing from both, and nothing is refused
+  // that would fit.
+  const std::size_t pending = pending_bytes(), charged = charged_.load(), limit = limit_bytes();
   const std::size_t kept = charged > pending ? charged - pending : 0;
   return kept <= limit && bytes <= limit - kept;
 }

@@ -39,6 +39,7 @@ void PendingFrees::drop_empty() noexcept {
 }
 
 std::size_t PendingFrees::drain() noexcept {
+  if (is_forked()) return 0;
   std::size_t ended = 0;
   // Frees that arrive during this call are left for the next one; otherwise it might never end.
   const std::uint64_t last = next_order();
@@ -78,6 +79,7 @@ void PendingFrees::retry_failed_frees() noexcept {
 }
 
 std::size_t PendingFrees::bytes(const Budget& budget) const noexcept {
+  if (is_forked()) return 0;
   std::size_t sum = 0;
   const std::shared_lock lock(mutex_);
   for (const Entry& entry : entries_) {
@@ -87,6 +89,7 @@ std::size_t PendingFrees::bytes(const Budget& budget) const noexcept {
 }
 
 std::size_t PendingFrees::bytes(StreamId stream) const noexcept {
+  if (is_forked()) return 0;
   std::size_t sum = 0;
   const std::shared_lock lock(mutex_);
   for (const Entry& entry : entries_) sum += entry.book->pending_bytes(stream);
@@ -96,6 +99,7 @@ std::size_t PendingFrees::bytes(StreamId stream) const noexcept {
 std::optional<ChargeBook::Oldest> PendingFrees::oldest(
     const Budget* budget, const ChargeBook::Oldest& after) const noexcept {
   std::optional<ChargeBook::Oldest> first;
+  if (is_forked()) return first;
   const std::shared_lock lock(mutex_);
   for (const Entry& entry : entries_) {
     if (budget != nullptr && !entry.book->is_under(budget)) continue;

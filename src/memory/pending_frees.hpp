@@ -15,6 +15,8 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "core/fork_count.hpp"
+#include "core/process.hpp"
 #include "memory/charge_book.hpp"
 #include "tern/device/mark.hpp"
 #include "tern/memory/budget.hpp"
@@ -72,6 +74,11 @@ class PendingFrees {
   /// Drops the books of destroyed resources of which nothing is pending.
   void drop_empty() noexcept;
 
+  /// In a forked child, a thread that does not exist may hold the locks, and nothing is pending: no
+  /// stream of the parent uses the memory of the child.
+  [[nodiscard]] bool is_forked() const noexcept { return !is_same_process(process_); }
+
+  const std::uint64_t process_ = process_generation();
   mutable std::shared_mutex mutex_;
   std::condition_variable_any user_left_;
   std::vector<Entry> entries_;  // guarded by mutex_

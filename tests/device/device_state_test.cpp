@@ -342,6 +342,24 @@ TEST_F(DeviceStateTest, AWaitOfAStreamCostsTwoCallsHoweverManyRecordsThereAre) {
   EXPECT_TRUE(Device::is_done(first));
 }
 
+TEST_F(DeviceStateTest, WaitsOfStreamsLeaveRecordsThatWereMadeEarly) {
+  std::vector<std::unique_ptr<Gate>> gates;
+  std::vector<Mark> marks;
+  record_held_marks(12, gates, marks);
+  for (int i = 0; i < 20; ++i) {
+    stream.call([](void*) {}, nullptr);
+    other.wait(stream.mark());
+  }
+  const std::size_t records = fake.ledger->count(Call::record);
+  for (const Mark mark : marks) EXPECT_FALSE(Device::is_done(mark));
+  EXPECT_EQ(fake.ledger->count(Call::record), records);
+  for (std::size_t i = 0; i < gates.size(); ++i) {
+    gates[i]->open();
+    Device::wait(marks[i]);
+  }
+  other.synchronize();
+}
+
 // The event of a replaced record covers later work, but a query makes room for new records.
 TEST_F(DeviceStateTest, ShowsProgressToAHostThatAsksBetweenWaitsOfStreams) {
   for (int i = 0; i < 200; ++i) {

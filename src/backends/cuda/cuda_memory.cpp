@@ -90,6 +90,10 @@ Result<void> CudaMemory::keep(Blocks::node_type block, const Failure& failure) {
   if (block.mapped().origin == Origin::registered) {
     keep_from_children(pointer(block.key()), block.mapped().bytes, MADV_DOFORK);
   }
+  // The pages of a slab are ours. The driver keeps those that a lost device may still access.
+  if (block.mapped().origin == Origin::slab && is_same_process(process_)) {
+    munmap(pointer(block.mapped().base), slab_bytes(block.mapped().bytes));
+  }
   return {};
 }
 

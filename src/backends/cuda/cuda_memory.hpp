@@ -17,6 +17,8 @@
 
 #include "backends/cuda/context.hpp"
 #include "backends/cuda/cuda_driver_pool.hpp"
+#include "core/fork_count.hpp"
+#include "core/process.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/device_info.hpp"
 
@@ -73,6 +75,7 @@ class CudaMemory {
   [[nodiscard]] Failure not_live(const void* address) noexcept;
 
   Context& context_;
+  const std::uint64_t process_ = process_generation();
   std::mutex mutex_;
   Blocks blocks_;  // guarded by mutex_
   CudaDriverPool pool_;

@@ -134,6 +134,16 @@ TEST(CudaMemory, MapsAndRegistersLargePinnedBlocks) {
   EXPECT_EQ(bench.fake.calls("cuMemHostAlloc"), 0u);
 }
 
+TEST(CudaMemory, UnmapsLargePinnedBlocksOfALostDevice) {
+  CudaBench bench;
+  bench.is_lost = true;
+  void* const block = bench.memory(16 * mib, MemoryKind::pinned);
+  bench.fake.reset(0);
+  EXPECT_EQ(code(bench.device().memory()), "device_lost");
+  EXPECT_EQ(why(bench.device().release(block, {})), "");
+  EXPECT_NE(msync(block, 16 * mib, MS_ASYNC), 0);
+}
+
 TEST(CudaMemory, LeavesPinnedBlocksToTheDriverThatItCannotRegister) {
   CudaBench bench;
   bench.fake.fail_call("cuMemHostRegister", 1, CUDA_ERROR_UNKNOWN);
