@@ -1,4 +1,4 @@
-// Maps memory of the system at an aligned address, for blocks that have pages of their own.
+// Maps anonymous pages at an aligned address.
 
 #pragma once
 
