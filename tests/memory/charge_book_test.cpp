@@ -257,7 +257,9 @@ TEST_F(ChargeBookTest, LeavesPendingChargesToTheBudget) {
 }
 
 TEST_F(ChargeBookTest, ThrowsWithoutHostMemoryAndChargesNothing) {
-  if (!test::HeapExhausted::is_possible()) GTEST_SKIP();
+  if (!test::HeapExhausted::is_possible()) {
+    GTEST_SKIP() << "operator new cannot be refused here";
+  }
   const Block block = pool->allocate({.bytes = 4 * kib, .stream = stream});
   int failures = 0;
   for (std::size_t left = 0;; ++left) {
@@ -280,7 +282,8 @@ TEST_F(ChargeBookTest, ThrowsWithoutHostMemoryAndChargesNothing) {
 
 // Locks may be held by a thread that does not exist in the child.
 TEST_F(ChargeBookTest, NeedsNoLockInAForkedChild) {
-  if (test::is_sanitized) GTEST_SKIP() << "forks of several threads";
+  if (test::is_sanitized)
+    GTEST_SKIP() << "sanitizers do not support a fork of a process with several threads";
   const Block block = take(4 * kib, stream).value();
   resource->deallocate(take(8 * kib, stream).value(), stream);
   std::atomic<bool> is_over = false;
@@ -421,7 +424,9 @@ TEST_F(ListedBlocksTest, AreRefusedIfTheirChargeHasEndedAndNothingIsLeft) {
 }
 
 TEST_F(ListedBlocksTest, FailWithoutHostMemoryForTheChargeThatTheirSlotHas) {
-  if (!test::HeapExhausted::is_possible()) GTEST_SKIP();
+  if (!test::HeapExhausted::is_possible()) {
+    GTEST_SKIP() << "operator new cannot be refused here";
+  }
   listed->allocated = {listed->block(5, 9)};
   listed->recycled = {listed->block(5, 8, 2 * kib)};
   const BudgetState before = state_of(*budget);
@@ -440,7 +445,9 @@ TEST_F(ListedBlocksTest, FailWithoutHostMemoryForTheChargeThatTheirSlotHas) {
 }
 
 TEST_F(ListedBlocksTest, TakeOverPendingChargesAtTheLimitWithoutHostMemory) {
-  if (!test::HeapExhausted::is_possible()) GTEST_SKIP();
+  if (!test::HeapExhausted::is_possible()) {
+    GTEST_SKIP() << "operator new cannot be refused here";
+  }
   budget->set_limit(BudgetLimit::bytes(4 * kib));
   const BudgetState before = state_of(*budget);
   {
