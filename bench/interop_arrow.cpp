@@ -86,12 +86,32 @@ void run(Context& context) {
     try_export_arrow(table, &array, to).value();
     static_cast<void>(import_arrow(stage.device, &array, &schema, {.stream = stream}));
   });
-  add("100 columns exported and imported, a stranger's", [&] {
-    try_export_arrow(table, &array, to).value();
-    auto* const wrapped = new Wrapped(array);
-    ArrowSchema schema = borrowed();
-    static_cast<void>(import_arrow(stage.device, &wrapped->outer, &schema, {.stream = stream}));
-  });
+  // What the other library does for its export is no cost of Tern's.
+  std::vector<Wrapped*> given;
+  const std::size_t tables = context.usual_or_quick<std::size_t>(16, 2);
+  const char* const name = "100 columns imported, a stranger's";
+  context.step(name);
+  context.add({.name = name,
+               .value = median_ns_after(
+                            [&] {
+                              for (std::size_t i = 0; i < tables; ++i) {
+                                try_export_arrow(table, &array, to).value();
+                                given.push_back(new Wrapped(array));
+                              }
+                            },
+                            [&] {
+                              for (Wrapped* const one : given) {
+                                ArrowSchema schema = borrowed();
+                                static_cast<void>(import_arrow(stage.device, &one->outer, &schema,
+                                                               {.stream = stream}));
+                              }
+                              given.clear();
+                            },
+                            tables, context.seconds_per_figure()) /
+                        1000,
+               .unit = "us",
+               .better = Better::lower,
+               .goal = goal_us});
   kept.release(&kept);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 namespace tern::bench {
 namespace {
@@ -43,6 +44,21 @@ std::vector<double> median_seconds(const std::vector<Body>& bodies, double secon
 
 double median_ns(const Body& body, std::size_t operations, double seconds) {
   return median_seconds({body}, seconds).front() * 1e9 / static_cast<double>(operations);
+}
+
+double median_ns_after(const Body& prepare, const Body& body, std::size_t operations,
+                       double seconds) {
+  constexpr std::size_t min_rounds = 5;
+  prepare();
+  body();
+  std::vector<double> times;
+  double measured = 0;
+  while (times.size() < min_rounds || measured < seconds) {
+    prepare();
+    times.push_back(seconds_of(body));
+    measured += times.back();
+  }
+  return median(std::move(times)) * 1e9 / static_cast<double>(operations);
 }
 
 }  // namespace tern::bench

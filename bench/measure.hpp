@@ -19,6 +19,10 @@ using Body = std::function<void()>;
 /// Returns the nanoseconds per operation of a body that makes `operations` operations.
 [[nodiscard]] double median_ns(const Body& body, std::size_t operations, double seconds);
 
+/// Like median_ns(), with a step before each round that does not count.
+[[nodiscard]] double median_ns_after(const Body& prepare, const Body& body, std::size_t operations,
+                                     double seconds);
+
 /// `values` must not be empty.
 [[nodiscard]] double median(std::vector<double> values);
 

@@ -19,9 +19,10 @@ std::uintptr_t number(const void* address) noexcept {
   return reinterpret_cast<std::uintptr_t>(address);
 }
 
-/// Copies of pageable memory from this size on are staged even on an idle stream. The driver needs
-/// longer to copy to pageable memory than from it.
-constexpr std::size_t min_staged_to_device_bytes = 2 * mib, min_staged_to_host_bytes = 256 * kib;
+/// On an idle stream, smaller copies from pageable memory are left to the driver, which copies
+/// small amounts to the device as fast as staging does. The threads copy to pageable memory from
+/// 256 KiB on.
+constexpr std::size_t min_staged_to_device_bytes = 2 * mib, min_threads_to_host_bytes = 256 * kib;
 
 /// Returns the shortest equivalent pattern. Most 8-byte fill values are zero.
 Pattern shortest(const Pattern& pattern) noexcept {
@@ -71,7 +72,7 @@ CudaCopies::~CudaCopies() {
   staging_.reset();
 }
 
-CudaCopies::Known CudaCopies::look_up(const void* address) noexcept {
+CudaCopies::Known CudaCopies::look_up(const void* address, LookUp what) noexcept {
   unsigned type = 0;
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
@@ -79,10 +80,11 @@ CudaCopies::Known CudaCopies::look_up(const void* address) noexcept {
                                       CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
                                       CU_POINTER_ATTRIBUTE_RANGE_SIZE};
   void* data[] = {&type, &base, &bytes};
+  const unsigned count = what == LookUp::kind ? 1 : 3;
   // For ordinary host memory the call succeeds and returns zeros. If the query fails, the memory is
   // not treated as pageable, and the copy reports the error.
   const CUresult result =
-      context_.cu().cuPointerGetAttributes(3, attributes, data, number(address));
+      context_.cu().cuPointerGetAttributes(count, attributes, data, number(address));
   if (result != CUDA_SUCCESS) return {};
   return {type == 0 || type == CU_MEMORYTYPE_HOST, type == 0, base, bytes};
 }
@@ -157,11 +159,7 @@ Result<void> CudaCopies::stage(CUstream stream, const Copy2D& copy, bool is_to_d
   if (!staging_) return {};
   const std::size_t bytes = copy.width_bytes * copy.height;
   const bool is_now = is_idle(stream);
-  // A small copy on an idle stream waits only for itself, and the driver's own copy has less
-  // overhead.
-  const std::size_t min_bytes =
-      is_to_device ? min_staged_to_device_bytes : min_staged_to_host_bytes;
-  if (is_now && bytes < min_bytes) return {};
+  if (is_now && is_to_device && bytes < min_staged_to_device_bytes) return {};
   StagedCopy staged =
       is_to_device ? StagedCopy::to_device(number(copy.destination), copy.source, copy.width_bytes)
                    : StagedCopy::to_host(copy.destination, number(copy.source), copy.width_bytes);
@@ -175,8 +173,10 @@ Result<void> CudaCopies::stage(CUstream stream, const Copy2D& copy, bool is_to_d
             : span_of(copy.destination, copy.destination_pitch_bytes, copy, HostSpan::Use::awaited);
     staged.spans = spans_submitted({&context_, site}, {&span, 1});
   }
-  const StagingResult result =
-      is_now ? staging_->copy_now(staged, stream) : staging_->enqueue(staged, stream);
+  const bool is_small = !is_to_device && bytes < min_threads_to_host_bytes;
+  const StagingResult result = !is_now    ? staging_->enqueue(staged, stream)
+                               : is_small ? staging_->copy_small_to_host(staged)
+                                          : staging_->copy_now(staged, stream);
   is_staged = result.kind != StagingResult::Kind::unavailable;
   if (!result.is_staged()) spans_ended(staged.spans);
   if (result.kind != StagingResult::Kind::failed) return {};
@@ -290,8 +290,12 @@ Result<void> CudaCopies::copy_batch(CUstream stream, std::span<const CopyRange> 
   Known from, to;
   for (const CopyRange& one : copies) {
     if (!is_plain) break;
-    if (!from.holds(number(one.source), one.bytes)) from = look_up(one.source);
-    if (!to.holds(number(one.destination), one.bytes)) to = look_up(one.destination);
+    if (!from.holds(number(one.source), one.bytes)) {
+      from = look_up(one.source, LookUp::range);
+    }
+    if (!to.holds(number(one.destination), one.bytes)) {
+      to = look_up(one.destination, LookUp::range);
+    }
     is_plain = !from.is_pageable && !to.is_pageable && !(from.is_host && to.is_host);
   }
   if (is_plain) return batch_by_driver(stream, copies);

@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -59,7 +60,10 @@ class CudaCopies {
       return address - base < bytes && length <= bytes - (address - base);
     }
   };
-  [[nodiscard]] Known look_up(const void* address) noexcept;
+  /// The driver needs longer for each attribute, so a single copy asks only for the kind; `base`
+  /// and `bytes` are then 0.
+  enum class LookUp : std::uint8_t { kind, range };
+  [[nodiscard]] Known look_up(const void* address, LookUp what = LookUp::kind) noexcept;
   [[nodiscard]] bool is_capturing(CUstream stream) noexcept;
   /// Returns whether all work that precedes the next work of the stream is done.
   [[nodiscard]] bool is_idle(CUstream stream) noexcept;

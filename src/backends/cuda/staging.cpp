@@ -97,6 +97,15 @@ StagingResult Staging::copy_now(const StagedCopy& copy, CUstream stream) noexcep
   return result;
 }
 
+StagingResult Staging::copy_small_to_host(const StagedCopy& copy) noexcept {
+  const RelaxedCapture relaxed(state_->driver);
+  const StagingResult result = state_->now.copy_small_to_host(copy);
+  if (!result.is_staged()) return result;
+  state_->copies_now.fetch_add(1, std::memory_order_relaxed);
+  state_->bytes_now.fetch_add(copy.bytes(), std::memory_order_relaxed);
+  return result;
+}
+
 StagingResult Staging::enqueue(const StagedCopy& copy, CUstream stream) noexcept {
   if (copy.bytes() == 0) return {};
   const RelaxedCapture relaxed(state_->driver);

@@ -50,6 +50,8 @@ struct StagingOptions {
   /// Bounds of the chunk size of copy_now. A thread has two slots.
   std::size_t slot_bytes = 4 * mib;
   std::size_t min_chunk_bytes = 512 * kib;
+  /// The slot of copy_small_to_host; 0: none. A ring that is too small has none either.
+  std::size_t small_bytes = 256 * kib;
   /// The part of the ring that is reserved for enqueue, so that no copy_now waits for a held
   /// stream.
   std::size_t queue_slots = 8;
@@ -87,6 +89,9 @@ class Staging {
   /// All work that the copy must follow must be complete according to cuStreamQuery; for a blocking
   /// stream, including the work of the legacy stream.
   [[nodiscard]] StagingResult copy_now(const StagedCopy& copy, CUstream stream) noexcept;
+  /// Like copy_now, for copies to the host that are too small for several threads. Returns
+  /// `unavailable` above `small_bytes`, and while another thread makes such a copy.
+  [[nodiscard]] StagingResult copy_small_to_host(const StagedCopy& copy) noexcept;
   [[nodiscard]] StagingResult enqueue(const StagedCopy& copy, CUstream stream) noexcept;
 
   /// Frees unused memory and returns how many bytes of the ring that was.

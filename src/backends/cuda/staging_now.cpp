@@ -50,6 +50,10 @@ StagingNow::StagingNow(const DriverTable& driver, CUcontext context, const Stagi
       context_(context),
       min_chunk_bytes_(std::max<std::size_t>(options.min_chunk_bytes, 1)),
       team_(team) {
+  if (options.threads > 0 && ring_bytes >= 2 * options.small_bytes) {
+    small_bytes_ = options.small_bytes;
+    ring_bytes -= small_bytes_;
+  }
   slot_bytes_ = std::min(options.slot_bytes, ring_bytes / slots_per_lane);
   // A whole number of pages, unless the options ask for less than one page.
   if (slot_bytes_ > slot_step_bytes) slot_bytes_ -= slot_bytes_ % slot_step_bytes;
@@ -73,6 +77,34 @@ StagingResult StagingNow::copy(const StagedCopy& copy, CUstream stream) noexcept
   } catch (const std::bad_alloc&) {
     return {StagingResult::Kind::unavailable};
   }
+}
+
+bool StagingNow::is_small_ready() noexcept {
+  if (small_.is_open()) return !small_.is_unsettled() || small_.settle(driver_);
+  if (small_.open(driver_, 1, small_bytes_)) return false;
+  held_bytes_ += small_.held_bytes();
+  return true;
+}
+
+StagingResult StagingNow::copy_small_to_host(const StagedCopy& copy) noexcept {
+  if (copy.bytes() > small_bytes_) return {StagingResult::Kind::unavailable};
+  const std::unique_lock lock(small_mutex_, std::try_to_lock);
+  const StagedChunks chunks(copy, small_bytes_);
+  // Rows that the driver cannot copy in one call are more than one chunk.
+  if (!lock || chunks.count() != 1 || !is_small_ready()) return {StagingResult::Kind::unavailable};
+  std::byte* const memory = small_.slot(0).memory;
+  StagingFailure failure = chunks.transfer(0, memory, driver_, small_.stream());
+  if (!failure) {
+    const CUresult result = driver_.cuStreamSynchronize(small_.stream());
+    if (result != CUDA_SUCCESS) failure = {"cuStreamSynchronize", result};
+  }
+  if (failure) {
+    // The caller may free the source as soon as the call has failed.
+    small_.settle_surely(driver_);
+    return {StagingResult::Kind::failed, failure};
+  }
+  chunks.move(0, memory);
+  return {};
 }
 
 std::vector<StagingNow::Lane*> StagingNow::take(std::size_t count) {
@@ -190,16 +222,23 @@ std::size_t StagingNow::trim() noexcept {
     bytes += lane.held_bytes();
     lane.close(driver_);
   }
+  const std::unique_lock small_lock(small_mutex_, std::try_to_lock);
+  if (small_lock && small_.is_open() && small_.is_idle(driver_)) {
+    bytes += small_.held_bytes();
+    small_.close(driver_);
+  }
   held_bytes_ -= bytes;
   return bytes;
 }
 
 void StagingNow::close() noexcept {
-  for (Lane& lane : lanes_) {
-    if (!lane.is_open()) continue;
+  const auto close_lane = [&](StagingLane& lane) {
+    if (!lane.is_open()) return;
     static_cast<void>(lane.settle(driver_));
     lane.close(driver_);
-  }
+  };
+  for (Lane& lane : lanes_) close_lane(lane);
+  close_lane(small_);
   held_bytes_ = 0;
 }
 

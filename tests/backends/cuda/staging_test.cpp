@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <iostream>
 #include <optional>
@@ -18,7 +19,7 @@
 namespace tern::cuda {
 namespace {
 
-enum class Way { now, queued };
+enum class Way { now, small, queued };
 
 using Kind = StagingResult::Kind;
 
@@ -27,10 +28,19 @@ StagingOptions small_options(std::size_t threads = 3) {
   StagingOptions options;
   options.slot_bytes = 4 * kib;
   options.min_chunk_bytes = 256;
+  options.small_bytes = 0;
   options.queue_slots = 8;
   options.queue_slot_bytes = 2 * kib;
   options.ring_bytes = 3 * 2 * options.slot_bytes + 16 * kib;
   options.threads = threads;
+  return options;
+}
+
+/// With a slot for small copies to the host.
+StagingOptions with_small_slot(std::size_t threads = 3) {
+  StagingOptions options = small_options(threads);
+  options.small_bytes = 64 * kib;
+  options.ring_bytes += 2 * options.small_bytes;
   return options;
 }
 
@@ -525,7 +535,8 @@ struct Trial {
 
   /// False if there was no such call.
   [[nodiscard]] bool run(std::string_view slot, std::uint64_t n, bool is_held) const {
-    Bench bench(sim::bench_options(), small_options(threads));
+    Bench bench(sim::bench_options(),
+                way == Way::small ? with_small_slot(threads) : small_options(threads));
     const sim::LiveHandles live = bench.driver.live();
     const std::size_t blocks = sim::leaks(bench.driver.device(0)).size();
     const std::vector<std::byte> wanted = numbered(copy_bytes);
@@ -535,6 +546,7 @@ struct Trial {
     const auto copy = [&] {
       const StagedCopy in = StagedCopy::to_device(bench.device, source.data(), copy_bytes);
       const StagedCopy out = StagedCopy::to_host(destination.data(), bench.device, copy_bytes);
+      if (way == Way::small) return bench.staging->copy_small_to_host(out);
       return way == Way::now ? bench.staging->copy_now(is_in ? in : out, bench.user)
                              : bench.staging->enqueue(is_in ? in : out, bench.user);
     };
@@ -606,8 +618,9 @@ struct Trial {
 
 TEST(CudaStaging, LosesNothingWhenAnyCallFails) {
   std::size_t points = 0;
-  for (const Way way : {Way::now, Way::queued}) {
+  for (const Way way : {Way::now, Way::small, Way::queued}) {
     for (const auto direction : {StagedDirection::to_device, StagedDirection::to_host}) {
+      if (way == Way::small && direction == StagedDirection::to_device) continue;
       for (const std::size_t threads : {1u, 3u}) {
         for (const bool is_warm : {false, true}) {
           const Trial trial{way, direction, threads, is_warm};
@@ -624,6 +637,89 @@ TEST(CudaStaging, LosesNothingWhenAnyCallFails) {
   }
   EXPECT_GT(points, 200u);
   std::cout << points << " calls failed in turn\n";
+}
+
+TEST(CudaStaging, ASmallCopyToTheHostUsesOneSlot) {
+  Bench bench(sim::bench_options(), with_small_slot());
+  const std::vector<std::byte> wanted = numbered(copy_bytes);
+  ASSERT_TRUE(bench.in(Way::now, wanted, bench.user).is_staged());
+  bench.synchronize(bench.user);
+  EXPECT_GT(bench.staging->trim(), 0u);
+  std::vector<std::byte> destination(copy_bytes);
+  const std::uint64_t before = bench.staging->statistics().bytes_now;
+  const auto copy = [&] {
+    std::ranges::fill(destination, std::byte{});
+    return bench.staging->copy_small_to_host(
+        StagedCopy::to_host(destination.data(), bench.device, copy_bytes));
+  };
+  ASSERT_TRUE(copy().is_staged());
+  EXPECT_EQ(destination, wanted) << "the copy is complete when the call returns";
+  EXPECT_EQ(bench.staging->statistics().ring_bytes, 64 * kib);
+  EXPECT_EQ(bench.staging->statistics().bytes_now, before + copy_bytes);
+  EXPECT_EQ(bench.staging->trim(), 64 * kib);
+  EXPECT_EQ(bench.staging->statistics().ring_bytes, 0u);
+  ASSERT_TRUE(copy().is_staged());
+  EXPECT_EQ(destination, wanted);
+
+  // Rows with gaps on both sides.
+  StagedCopy rows = StagedCopy::to_host(destination.data(), bench.device, 100);
+  rows.height = 7;
+  rows.host_pitch_bytes = 130;
+  rows.device_pitch_bytes = 1000;
+  std::ranges::fill(destination, std::byte{0x77});
+  ASSERT_TRUE(bench.staging->copy_small_to_host(rows).is_staged());
+  for (std::size_t i = 0; i < 7 * std::size_t{130}; ++i) {
+    const bool is_gap = i % 130 >= 100;
+    ASSERT_EQ(destination[i], is_gap ? std::byte{0x77} : wanted[i / 130 * 1000 + i % 130]) << i;
+  }
+}
+
+TEST(CudaStaging, ACopyThatDoesNotFitTheSmallSlotIsUnavailable) {
+  std::vector<std::byte> destination(copy_bytes);
+  const auto copy = [&](Bench& bench, std::size_t bytes) {
+    return bench.staging
+        ->copy_small_to_host(StagedCopy::to_host(destination.data(), bench.device, bytes))
+        .kind;
+  };
+  StagingOptions options = with_small_slot();
+  options.small_bytes = 1000;
+  Bench fits(sim::bench_options(), options);
+  EXPECT_EQ(copy(fits, 1000), Kind::staged);
+  EXPECT_EQ(copy(fits, 1001), Kind::unavailable);
+  options.small_bytes = 0;
+  Bench off(sim::bench_options(), options);
+  EXPECT_EQ(copy(off, 1), Kind::unavailable);
+  options.small_bytes = options.ring_bytes;
+  Bench narrow(sim::bench_options(), options);
+  EXPECT_EQ(copy(narrow, 1), Kind::unavailable);
+}
+
+// Threads that find the slot in use copy in another way.
+TEST(CudaStaging, ThreadsShareTheSmallSlot) {
+  Bench bench(sim::bench_options(), with_small_slot());
+  const std::vector<std::byte> wanted = numbered(copy_bytes);
+  ASSERT_TRUE(bench.in(Way::now, wanted, bench.user).is_staged());
+  bench.synchronize(bench.user);
+  std::atomic<std::size_t> staged = 0;
+  std::vector<test::Thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      ASSERT_EQ(bench.cu.cuCtxSetCurrent(bench.contexts[0]), CUDA_SUCCESS);
+      std::vector<std::byte> destination(copy_bytes);
+      for (int round = 0; round < 50; ++round) {
+        std::ranges::fill(destination, std::byte{});
+        const StagingResult result = bench.staging->copy_small_to_host(
+            StagedCopy::to_host(destination.data(), bench.device, copy_bytes));
+        EXPECT_NE(result.kind, Kind::failed);
+        if (!result.is_staged()) continue;
+        EXPECT_EQ(destination, wanted);
+        staged.fetch_add(1);
+        if (round % 16 == 0) static_cast<void>(bench.staging->trim());
+      }
+    });
+  }
+  threads.clear();
+  EXPECT_GT(staged.load(), 0u);
 }
 
 // A failure, and then the call that should have tidied up after it. What follows uses all lanes or
