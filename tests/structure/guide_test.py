@@ -26,7 +26,7 @@ GIVEN = """
 
 
 def unit_of(root, pages):
-    """One translation unit: each block is a function, and keeps the line numbers of its page."""
+    """One translation unit: each block is a function or a namespace, with the lines of its page."""
     includes = [f'#include "{path.relative_to(root / "include").as_posix()}"'
                 for path in tree.sources(root, "include/tern")] + ["#include <iostream>"]
     functions = []
@@ -36,9 +36,12 @@ def unit_of(root, pages):
         for block in BLOCK.finditer(text):
             line = tree.line_of(text, block.start(1))
             includes += INCLUDE.findall(block[1])
-            # A scope of its own, so that a fragment may use the given names for its own things.
-            functions += [f"void {page.stem}_{line}() {{ {GIVEN} {{", f'#line {line} "{name}"',
-                          INCLUDE.sub("", block[1]), "} }"]
+            scope = f"{page.stem}_{line}"
+            # A test cannot be inside of a function. Other fragments have a scope of their own there,
+            # so that they may use the given names for their own things.
+            begin, end = ((f"namespace {scope} {{", "}") if "TEST_F(" in block[1] else
+                          (f"void {scope}() {{ {GIVEN} {{", "} }"))
+            functions += [begin, f'#line {line} "{name}"', INCLUDE.sub("", block[1]), end]
     return "\n".join(includes + functions) + "\n", len(functions) // 4
 
 
