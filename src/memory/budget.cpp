@@ -88,6 +88,7 @@ Budget::Budget(std::string_view name, BudgetLimit limit, const BudgetOptions& op
       path_(path_of(parent_, name)),
       device_(device),
       overflow_(options.overflow),
+      bounds_held_(options.bounds_held),
       frees_(parent_ ? parent_->frees_ : std::make_shared<PendingFrees>()),
       limit_(limit.bytes_) {}
 
@@ -144,6 +145,7 @@ std::vector<std::pair<Tag, std::size_t>> Budget::used_by_tag() const {
 void Budget::set_limit(BudgetLimit limit) {
   check_device(path_, device_, limit.device());
   limit_.store(limit.bytes_);
+  frees_->bound_pools();
 }
 
 bool Budget::is_under(const Budget* ancestor) const noexcept {

@@ -19,6 +19,7 @@
 #include "device/device_state.hpp"
 #include "memory/charge_book.hpp"
 #include "memory/pending_frees.hpp"
+#include "tern/memory/pool_resource.hpp"
 
 namespace tern {
 namespace {
@@ -35,13 +36,31 @@ Failure twice_freed(const Block& block, CallSite site) noexcept {
       .with("generation", block.generation.count());
 }
 
+/// Returns the pool below, or null. Another budget in between bounds the pool by itself.
+PoolResource* find_pool(Resource* resource) noexcept {
+  while (auto* wrapping = dynamic_cast<WrappingResource*>(resource)) {
+    if (dynamic_cast<BudgetResource*>(wrapping) != nullptr) return nullptr;
+    resource = wrapping->upstream().get();
+  }
+  return dynamic_cast<PoolResource*>(resource);
+}
+
+/// The request that goes to the upstream.
+Request charged(const Request& request) noexcept {
+  Request below = request;
+  below.reservation = nullptr;
+  below.is_charged = true;
+  return below;
+}
+
 }  // namespace
 
 BudgetResource::BudgetResource(ResourceHandle upstream, BudgetHandle budget)
     : WrappingResource("budget", std::move(upstream)),
       budget_(std::move(budget)),
       frees_without_waiting_(traits().frees_without_waiting),
-      frees_for_host_at_once_(traits().frees_for_host_at_once) {
+      frees_for_host_at_once_(traits().frees_for_host_at_once),
+      pool_(find_pool(this->upstream().get())) {
   if (!budget_) {
     raise(Failure(ErrorCode::invalid_argument,
                   "a budget resource needs a budget, and the pointer is null.")
@@ -58,14 +77,19 @@ BudgetResource::BudgetResource(ResourceHandle upstream, BudgetHandle budget)
   inherited_ = budget_->charge(this->upstream()->statistics().live_bytes);
   try {
     book_ = budget_->frees_->make_book(*budget_, *this);
+    if (pool_ != nullptr) pool_->add_budget(*budget_);
   } catch (const std::bad_alloc&) {
+    if (book_) budget_->frees_->forget(*this);
     raise(no_host_memory(sizeof(ChargeBook), "the records of a budget"));
   }
 }
 
 // Ends the charges of blocks that were never freed through this resource. Pending charges stay with
 // the budget.
-BudgetResource::~BudgetResource() { budget_->frees_->forget(*this); }
+BudgetResource::~BudgetResource() {
+  budget_->frees_->forget(*this);
+  if (pool_ != nullptr) pool_->remove_budget(*budget_);
+}
 
 Statistics BudgetResource::statistics() const noexcept {
   Statistics now = WrappingResource::statistics();
@@ -142,9 +166,7 @@ bool BudgetResource::recycle(const Request& request, Block& into) noexcept {
 
 // The common case: `bytes` are claimed, so allocate, then admit them or undo the claim.
 Result<Block> BudgetResource::allocate_claimed(const Request& request, std::size_t bytes) noexcept {
-  Request below = request;
-  below.reservation = nullptr;
-  Result<Block> block = upstream()->try_allocate(below);
+  Result<Block> block = upstream()->try_allocate(charged(request));
   if (!block) {
     budget_->unclaim(bytes);
     return block;
@@ -210,9 +232,7 @@ Result<Block> BudgetResource::allocate_drawn(const Request& request, std::size_t
         .with("tag", request.tag.name())
         .with("device", device().spec());
   }
-  Request below = request;
-  below.reservation = nullptr;
-  Result<Block> block = upstream()->try_allocate(below);
+  Result<Block> block = upstream()->try_allocate(charged(request));
   Result<void> fits;
   Result<BlockCharge*> charge = nullptr;
   if (block) charge = try_make_charge(*block, request);
@@ -269,7 +289,7 @@ Block BudgetResource::allocate_recycled(const Request& request, std::size_t byte
     book_->put_back(taken);
     return {};
   }
-  Request below = request;
+  Request below = charged(request);
   below.only_recycled = true;
   const Result<Block> block = upstream()->try_allocate(below);
   BlockCharge* const charge = block && block->bytes == bytes ? book_->try_open(*block) : nullptr;

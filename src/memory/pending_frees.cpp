@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tern/memory/budget_resource.hpp"
+#include "tern/memory/pool_resource.hpp"
 
 namespace tern {
 
@@ -54,28 +55,38 @@ std::size_t PendingFrees::drain() noexcept {
   return ended;
 }
 
-void PendingFrees::retry_failed_frees() noexcept {
+template <class IsDue, class Visit>
+void PendingFrees::visit_resources(IsDue is_due, Visit visit) noexcept {
+  const auto is_entry_due = [&](const Entry& entry) {
+    return entry.resource != nullptr && is_due(*entry.resource);
+  };
   {
     const std::shared_lock lock(mutex_);
-    if (std::ranges::none_of(entries_, [](const Entry& entry) {
-          return entry.resource != nullptr && entry.resource->has_failed_frees();
-        })) {
-      return;
-    }
+    if (std::ranges::none_of(entries_, is_entry_due)) return;
   }
   std::unique_lock lock(mutex_);
   for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (!is_entry_due(entries_[i])) continue;
+    // The user count keeps this resource in the list meanwhile; other entries may change.
     BudgetResource* const resource = entries_[i].resource;
-    if (resource == nullptr || !resource->has_failed_frees()) continue;
-    // The driver is called without the lock. The user count keeps this resource in the list
-    // meanwhile; other entries may change.
     ++entries_[i].users;
     lock.unlock();
-    resource->retry_failed_frees();
+    visit(*resource);
     lock.lock();
     --std::ranges::find(entries_, resource, &Entry::resource)->users;
     user_left_.notify_all();
   }
+}
+
+void PendingFrees::retry_failed_frees() noexcept {
+  visit_resources([](const BudgetResource& one) { return one.has_failed_frees(); },
+                  [](BudgetResource& one) { one.retry_failed_frees(); });
+}
+
+void PendingFrees::bound_pools() noexcept {
+  if (is_forked()) return;
+  visit_resources([](const BudgetResource& one) { return one.pool_ != nullptr; },
+                  [](const BudgetResource& one) { one.pool_->update_bound(); });
 }
 
 std::size_t PendingFrees::bytes(const Budget& budget) const noexcept {

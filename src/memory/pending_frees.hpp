@@ -42,6 +42,8 @@ class PendingFrees {
   /// Ends the charges whose marks are done, and returns their bytes. Never waits.
   std::size_t drain() noexcept;
   void retry_failed_frees() noexcept;
+  /// A limit of the tree has changed: tells the pools below.
+  void bound_pools() noexcept;
   /// Returns the pending bytes that are charged to the budget or below it.
   [[nodiscard]] std::size_t bytes(const Budget& budget) const noexcept;
   /// Returns the pending bytes of a stream.
@@ -69,8 +71,12 @@ class PendingFrees {
   struct Entry {
     std::shared_ptr<ChargeBook> book;
     BudgetResource* resource = nullptr;  // null once it is destroyed
-    std::size_t users = 0;               // threads that are retrying its frees
+    std::size_t users = 0;               // threads that are in visit() with it
   };
+  /// Calls `visit` with every resource for which `is_due` returns true. The lock is not held during
+  /// `visit`, which may call the driver.
+  template <class IsDue, class Visit>
+  void visit_resources(IsDue is_due, Visit visit) noexcept;
   /// Drops the books of destroyed resources of which nothing is pending.
   void drop_empty() noexcept;
 

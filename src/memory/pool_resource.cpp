@@ -133,6 +133,9 @@ std::size_t PoolResource::trim(std::size_t keep_bytes) noexcept {
 }
 std::size_t PoolResource::poll() noexcept { return pool_->poll(SIZE_MAX); }
 void PoolResource::set_limit(std::size_t limit_bytes) noexcept { pool_->set_limit(limit_bytes); }
+void PoolResource::add_budget(const Budget& budget) { pool_->add_budget(budget); }
+void PoolResource::remove_budget(const Budget& budget) noexcept { pool_->remove_budget(budget); }
+void PoolResource::update_bound() noexcept { pool_->update_bound(); }
 bool PoolResource::check_invariants() const noexcept { return pool_->check_invariants(); }
 
 }  // namespace tern

@@ -33,6 +33,8 @@
 namespace tern {
 namespace {
 
+constexpr std::size_t budget_bytes = 128 * mib;
+
 enum class Around : std::uint8_t { nothing, budget, guard, tracking };
 
 struct Rig {
@@ -50,7 +52,7 @@ struct Rig {
     pool = std::make_shared<PoolResource>(device, options);
     top = pool;
     if (around == Around::budget) {
-      budget = Budget::make("test", BudgetLimit::bytes(128 * mib));
+      budget = Budget::make("test", BudgetLimit::bytes(budget_bytes));
       top = std::make_shared<BudgetResource>(pool, budget);
     } else if (around == Around::guard) {
       top = std::make_shared<GuardResource>(pool, GuardOptions{.quarantine_bytes = 1 * mib});
@@ -371,6 +373,22 @@ std::vector<Scenario> every_scenario() {
            },
        .act = [](Rig& rig) { return rig.take({.bytes = 100 * mib, .stream = rig.b}); },
        .around = Around::budget},
+      {.name = "moving pages below a budget",
+       .prepare = make_holes,
+       .act = host_take(48 * mib),
+       .around = Around::budget},
+      {.name = "segments make room below a budget",
+       .options = segments,
+       .prepare = grow_and_free_all,
+       .act = take(90 * mib),
+       .around = Around::budget},
+      {.name = "a budget that gets a lower limit",
+       .prepare = make_holes,
+       .act = [](Rig& rig) -> Result<void> {
+         rig.budget->set_limit(BudgetLimit::bytes(budget_bytes / 2));
+         return {};
+       },
+       .around = Around::budget},
       {.name = "a guard over a pool", .act = take(5 * mib), .around = Around::guard},
       {.name = "a free below a guard",
        .prepare = [](Rig& rig) { rig.have(3 * mib, rig.a); },
@@ -412,6 +430,11 @@ void expect_sums(Rig& rig, const Point& point) {
   EXPECT_TRUE(rig.pool->check_invariants()) << point.text;
   if (rig.options.limit_bytes != 0) {
     EXPECT_LE(now.peak_held_bytes, rig.options.limit_bytes) << point.text;
+  }
+  if (rig.budget) {
+    EXPECT_LE(now.peak_held_bytes, budget_bytes) << point.text;
+    EXPECT_EQ(rig.budget->provisional_bytes(), 0u) << point.text;
+    EXPECT_EQ(rig.budget->charged_bytes(), rig.budget->used_bytes()) << point.text;
   }
 }
 

@@ -109,6 +109,9 @@ struct BudgetOptions {
   DeviceId device = {};
   /// What requests at the limit may do.
   Overflow overflow = Overflow::spill;
+  /// A pool that serves only budgets holds at most their limits, in whole pages (BudgetResource).
+  /// If false, the limit applies only to live and pending bytes: a pool may hold more.
+  bool bounds_held = true;
 };
 
 /// A node in a tree of limits.
@@ -129,6 +132,8 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   /// The device whose memory the budget counts. No device if the budget is neutral.
   [[nodiscard]] DeviceId device() const noexcept { return device_; }
   [[nodiscard]] Overflow overflow() const noexcept { return overflow_; }
+  /// Returns whether the limit also bounds what pools hold (BudgetOptions::bounds_held).
+  [[nodiscard]] bool bounds_held() const noexcept { return bounds_held_; }
 
   /// The limit; max_request_bytes if there is none.
   [[nodiscard]] std::size_t limit_bytes() const noexcept { return limit().value_bytes(); }
@@ -160,7 +165,8 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   [[nodiscard]] std::vector<std::pair<Tag, std::size_t>> used_by_tag() const;
 
   /// Sets the limit for later requests. A limit below the charged bytes revokes nothing; requests
-  /// fail until enough bytes are freed. Throws DeviceMismatch for a limit of another device.
+  /// fail until enough bytes are freed. Pools that the limit bounds return their free memory above
+  /// it to the driver. Throws DeviceMismatch for a limit of another device.
   void set_limit(BudgetLimit limit);
 
   /// The high-water mark of used_bytes() since the budget was made or since the last reset_peak().
@@ -252,6 +258,7 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   const std::string path_;
   const DeviceId device_;
   const Overflow overflow_;
+  const bool bounds_held_;
   const std::shared_ptr<PendingFrees> frees_;  // shared by the whole tree
 
   // charged_ is raised before its parts and lowered after them, so the parts never add up to more

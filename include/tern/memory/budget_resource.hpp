@@ -25,6 +25,13 @@
 // used again or the resource is destroyed. The destructor ends all charges of the resource except
 // pending ones. Thread-safe.
 //
+// Over a pool, the limits also bound what the pool holds from the driver, if every request to the
+// pool comes through a BudgetResource: the pool holds at most the limits of the budgets directly
+// above it, in whole 2 MiB pages or 64 MiB segments. If budgets of several trees share the pool,
+// their limits add up; within a tree, a limit above also applies to the sum of those below. A
+// request that reaches the pool past the budgets ends this until the last BudgetResource of the
+// pool is destroyed. BudgetOptions::bounds_held turns it off.
+//
 // If the upstream is a pool and recycles memory whose charge is still pending, the charge becomes
 // the charge of the new block, and no counter that other threads use changes.
 
@@ -41,6 +48,8 @@ namespace tern {
 struct BlockCharge;
 class ChargeBook;
 struct ChargeClaim;
+class PendingFrees;
+class PoolResource;
 
 /// Charges every block of its upstream to a budget.
 class TERN_EXPORT BudgetResource final : public WrappingResource {
@@ -69,6 +78,8 @@ class TERN_EXPORT BudgetResource final : public WrappingResource {
       const CallSite& site = CallSite::here()) noexcept override;
 
  private:
+  friend class PendingFrees;
+
   [[nodiscard]] bool recycle(const Request& request, Block& into) noexcept override;
   void allocate_slow(const Request& request, Result<Block>& block) noexcept;
   [[nodiscard]] Result<Block> allocate_drawn(const Request& request, std::size_t bytes) noexcept;
@@ -100,6 +111,7 @@ class TERN_EXPORT BudgetResource final : public WrappingResource {
   const BudgetHandle budget_;
   const bool frees_without_waiting_;
   const bool frees_for_host_at_once_;
+  PoolResource* const pool_;  // the pool that the budget bounds, or null; kept by upstream()
   Mutex inherited_mutex_;
   Charge inherited_;  // guarded by inherited_mutex_; charge of blocks that existed before
   std::shared_ptr<ChargeBook> book_;

@@ -35,6 +35,9 @@ namespace tern {
 namespace pool {
 class Pool;
 }
+class Budget;
+class BudgetResource;
+class PendingFrees;
 
 /// How a pool holds its memory.
 enum class PoolBacking : std::uint8_t {
@@ -83,7 +86,7 @@ struct PoolStatistics {
   std::size_t available_bytes = 0;  // free and available to every stream
   std::size_t unmapped_bytes = 0;   // handles without a usable address
   std::size_t held_bytes = 0;       // allocated from the driver
-  std::size_t limit_bytes = 0;
+  std::size_t limit_bytes = 0;      // of the pool or of its budgets, whichever is smaller; 0: none
   std::size_t peak_held_bytes = 0;
   /// Requested bytes of the live blocks. live_bytes minus requested_bytes is the cost of rounding.
   std::size_t requested_bytes = 0;
@@ -170,14 +173,23 @@ class TERN_EXPORT PoolResource final : public Resource {
   /// Checks which pending frees have completed. Returns the number of bytes that became available
   /// to every stream.
   std::size_t poll() noexcept;
-  /// Sets the limit. If the pool already holds more, it returns what is free, and the rest as
-  /// blocks are freed. 0 removes the limit.
+  /// Sets the limit of the pool itself. If the pool already holds more, it returns what is free,
+  /// and the rest as blocks are freed. 0 removes the limit; budgets may still bound the pool.
   void set_limit(std::size_t limit_bytes) noexcept;
   /// Checks the internal invariants against a visit of every range. For tests; no other call may be
   /// in progress.
   [[nodiscard]] bool check_invariants() const noexcept;
 
  private:
+  friend class BudgetResource;
+  friend class PendingFrees;
+
+  /// The budget of a BudgetResource over this pool. add_budget() throws std::bad_alloc. The budget
+  /// may be added several times and must live until it is removed as often.
+  void add_budget(const Budget& budget);
+  void remove_budget(const Budget& budget) noexcept;
+  /// A limit of the budgets, or of a budget above them, has changed.
+  void update_bound() noexcept;
   [[nodiscard]] bool recycle(const Request& request, Block& into) noexcept override;
   [[nodiscard]] Result<Block> allocate_slow(const Request& request, bool is_miss) noexcept;
 

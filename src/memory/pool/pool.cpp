@@ -101,7 +101,8 @@ Pool::Pool(const Resource& owner, Device device, const PoolOptions& options)
       poisoning_(host_shares_ || device_.can(Capability::host_access)),
       is_plain_(!wants_notes_ && !host_shares_ && !poisoning_.is_on()),
       ranges_(&owner, device_id_, has_pages_ ? PageStore::page_granules : 0),
-      limit_bytes_(options.limit_bytes) {
+      limit_bytes_(options.limit_bytes),
+      own_limit_bytes_(options.limit_bytes) {
   if (has_pages_) {
     const std::size_t most = total_bytes_;
     pages_.emplace(device_, std::max(most / regions_per_device, std::min(most, min_region_bytes)),
@@ -227,9 +228,14 @@ Descriptor* Pool::find(Search& search) noexcept {
     }
   }
   const bool is_recycled = search.request.only_recycled;
+  if (has_budgets_.load(std::memory_order_relaxed) && !search.request.is_charged) {
+    note_uncharged_request();
+  }
+  // Budgets have compared the live bytes with their limits already.
+  const std::size_t own_limit = own_limit_bytes_.load(std::memory_order_relaxed);
   if (is_over_limit()) {
     poll(SIZE_MAX);
-    if (exceeds(search.granules, limit_bytes_.load(std::memory_order_relaxed))) return nullptr;
+    if (exceeds(search.granules, own_limit)) return nullptr;
   }
   if (is_polling_due_.load(std::memory_order_relaxed) && !is_recycled) {
     poll(max_questions_per_request);
@@ -244,7 +250,7 @@ Descriptor* Pool::find(Search& search) noexcept {
     ++search.cache.counts.known_refusals;
     return nullptr;
   }
-  if (exceeds(search.granules, limit_bytes_.load(std::memory_order_relaxed))) return nullptr;
+  if (exceeds(search.granules, own_limit)) return nullptr;
   // Query a few streams first. Before the pool grows, query every stream that may have passed
   // enough; otherwise their memory would never be reused.
   for (const std::size_t max_questions : {max_questions_per_request, SIZE_MAX}) {
@@ -425,7 +431,7 @@ Descriptor* Pool::reclaim(Search& search) noexcept {
     const std::uint64_t before = activity();
     if (Descriptor* range = reclaim_once(search)) return range;
     if (search.failure || search.request.wait == Wait::never) return nullptr;
-    const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
+    const std::size_t limit = own_limit_bytes_.load(std::memory_order_relaxed);
     if (activity() == before || exceeds(search.granules, limit != 0 ? limit : total_bytes_)) {
       return nullptr;
     }
@@ -795,11 +801,13 @@ void Pool::note_change() noexcept {
   min_idle_ = std::min(min_idle_, idle_bytes());
   peak_outside_bytes_ = std::max<std::uint64_t>(peak_outside_bytes_, outside);
   const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
+  const std::size_t own_limit = own_limit_bytes_.load(std::memory_order_relaxed);
   const std::size_t most = limit != 0 ? limit : total_bytes_;
   const bool is_tight = most != 0 && outside >= most / 4 * 3;
   const std::size_t in_flight = ranges_.in_flight_granules() * granule_bytes;
   set(is_polling_due_, is_tight && in_flight >= free / in_flight_share);
-  const BoundsBasis basis{held, limit, stream_count(), is_tight, is_contended(), is_over_limit()};
+  const BoundsBasis basis{held,     own_limit,      stream_count(),
+                          is_tight, is_contended(), is_over_limit()};
   if (basis == bounds_basis_) return;
   bounds_basis_ = basis;
   set_bounds(basis);

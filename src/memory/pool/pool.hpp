@@ -32,6 +32,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "core/fork_count.hpp"
 #include "device/device_state.hpp"
@@ -45,6 +46,7 @@
 #include "memory/pool/size_class.hpp"
 #include "memory/pool/stream_cache.hpp"
 #include "tern/core/bytes.hpp"
+#include "tern/detail/core/mutex.hpp"
 #include "tern/memory/pool_resource.hpp"
 
 namespace tern::pool {
@@ -106,6 +108,10 @@ class Pool {
   enum class Marks : std::uint8_t { all, recorded };
   std::size_t poll(std::size_t max_questions, Marks which = Marks::all) noexcept;
   void set_limit(std::size_t limit_bytes) noexcept;
+  /// See PoolResource.
+  void add_budget(const Budget& budget);
+  void remove_budget(const Budget& budget) noexcept;
+  void update_bound() noexcept;
   /// Allocates `bytes` from the driver in advance.
   [[nodiscard]] Result<void> try_hold(std::size_t bytes) noexcept;
 
@@ -208,6 +214,13 @@ class Pool {
   [[nodiscard]] bool has_cached() noexcept;
   /// Returns whether the request could succeed once all streams have passed their frees.
   [[nodiscard]] bool may_have_enough(std::uint64_t granules) noexcept;
+  /// Called for a request that no budget counts. From then on the budgets do not bound the pool,
+  /// because they do not count all that it holds.
+  void note_uncharged_request() noexcept;
+  /// Sets limit_bytes_ from the pool's own limit and its budgets. Returns memory above it.
+  void update_limit() noexcept;
+  /// The most that the budgets allow the pool to hold, or 0. Call with limits_mutex_ held.
+  [[nodiscard]] std::size_t bound_bytes() const noexcept;
   /// Returns whether the live blocks and this request alone would exceed `max_bytes`. 0 means that
   /// there is no maximum.
   [[nodiscard]] bool exceeds(std::uint64_t granules, std::size_t max_bytes) noexcept;
@@ -380,13 +393,19 @@ class Pool {
   std::uint64_t stuck_pages_ = 0;         // guarded by growth_mutex_
   Descriptor* stuck_ = nullptr;           // guarded by growth_mutex_; ranges with stuck pages
 
+  Mutex limits_mutex_;                  // held while limit_bytes_ is computed
+  std::vector<const Budget*> budgets_;  // guarded by limits_mutex_
+
   // Written with one of the locks above held, read without a lock.
   alignas(64) std::atomic<bool> is_tight_ = false;
   std::atomic<bool> is_polling_due_ = false;
   std::atomic<bool> is_settling_due_ = false;
   std::atomic<std::size_t> class_bound_ = 0, recent_bound_ = 0,
                            middle_bound_ = 0;  // of each stream's cache
-  std::atomic<std::size_t> limit_bytes_;
+  /// What the pool may hold, and the limit of the pool itself. The first is smaller if the budgets
+  /// allow less.
+  std::atomic<std::size_t> limit_bytes_, own_limit_bytes_;
+  std::atomic<bool> has_budgets_ = false, has_uncharged_ = false;
   BoundsBasis bounds_basis_ = {};  // guarded by ranges_mutex_
   alignas(64) std::atomic<std::uint64_t> changes_ = 0;
   std::atomic<std::size_t> held_bytes_ = 0, unmapped_bytes_ = 0, peak_held_bytes_ = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "memory/held_bound.hpp"
 #include "memory/pool/pool.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -597,7 +598,58 @@ void Pool::trim_if_idle() noexcept {
 
 void Pool::set_limit(std::size_t limit_bytes) noexcept {
   if (is_forked()) return;
-  limit_bytes_.store(limit_bytes, std::memory_order_relaxed);
+  own_limit_bytes_.store(limit_bytes, std::memory_order_relaxed);
+  update_limit();
+}
+
+void Pool::add_budget(const Budget& budget) {
+  if (is_forked()) return;
+  {
+    const std::lock_guard lock(limits_mutex_);
+    budgets_.push_back(&budget);
+    has_budgets_.store(true, std::memory_order_relaxed);
+  }
+  update_limit();
+}
+
+void Pool::remove_budget(const Budget& budget) noexcept {
+  if (is_forked()) return;
+  {
+    const std::lock_guard lock(limits_mutex_);
+    budgets_.erase(std::ranges::find(budgets_, &budget));
+    has_budgets_.store(!budgets_.empty(), std::memory_order_relaxed);
+    if (budgets_.empty()) has_uncharged_.store(false, std::memory_order_relaxed);
+  }
+  update_limit();
+}
+
+void Pool::update_bound() noexcept {
+  if (!is_forked()) update_limit();
+}
+
+void Pool::note_uncharged_request() noexcept {
+  if (has_uncharged_.load(std::memory_order_relaxed)) return;
+  has_uncharged_.store(true, std::memory_order_relaxed);
+  update_limit();
+}
+
+std::size_t Pool::bound_bytes() const noexcept {
+  if (budgets_.empty() || has_uncharged_.load(std::memory_order_relaxed)) return 0;
+  const std::size_t bytes = held_bound(budgets_);
+  if (bytes >= max_request_bytes || (has_pages_ && bytes >= total_bytes_)) return 0;
+  // A block may need a whole page or segment, so the pool may hold one whatever the limit is.
+  const std::size_t unit = has_pages_ ? page_bytes : SegmentStore::segment_bytes;
+  return std::max(round_up_to(bytes, unit), unit);
+}
+
+void Pool::update_limit() noexcept {
+  {
+    const std::lock_guard lock(limits_mutex_);
+    const std::size_t own = own_limit_bytes_.load(std::memory_order_relaxed);
+    const std::size_t bound = bound_bytes();
+    limit_bytes_.store(own == 0 || (bound != 0 && bound < own) ? bound : own,
+                       std::memory_order_relaxed);
+  }
   {
     const std::lock_guard lock(ranges_mutex_);
     note_change();
