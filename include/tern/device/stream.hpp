@@ -308,7 +308,8 @@ class TERN_EXPORT Stream : public StreamRef {
   Stream(std::shared_ptr<DeviceState> device, StreamRef ref) noexcept;
   void end() noexcept;
 
-  std::shared_ptr<DeviceState> device_;
+  std::shared_ptr<DeviceState>
+      device_;  // null for a borrowed stream: its loan keeps the device open
 };
 
 // A StreamPool lends a bounded number of streams of one device.

@@ -93,7 +93,15 @@ Result<BorrowedStream> CudaStreams::borrow(NativeStream handle) {
         .with("a", context_.spec())
         .with("b", "of another device, or not the primary context");
   }
-  if (cu.cuStreamGetId != nullptr) {
+  if (borrowed.is_default) return borrowed;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (Result<void> known =
+          context_.check(cu.cuStreamIsCapturing(raw(value), &status), "cuStreamIsCapturing");
+      !known) {
+    return known.failure();
+  }
+  // Reading the id of a captured stream would invalidate the capture.
+  if (cu.cuStreamGetId != nullptr && status == CU_STREAM_CAPTURE_STATUS_NONE) {
     unsigned long long id = 0;
     if (Result<void> known = context_.check(cu.cuStreamGetId(raw(value), &id), "cuStreamGetId");
         !known) {
@@ -101,7 +109,7 @@ Result<BorrowedStream> CudaStreams::borrow(NativeStream handle) {
     }
     borrowed.id = id;
   }
-  if (borrowed.is_default) return borrowed;
+  borrowed.can_be_kept = value != stream_per_thread;
   try {
     std::unique_ptr<ThreadStream> own;
     if (value == stream_per_thread) {
@@ -115,6 +123,43 @@ Result<BorrowedStream> CudaStreams::borrow(NativeStream handle) {
     return no_host_memory(sizeof(Entry), "a borrowed stream");
   }
   return borrowed;
+}
+
+// The driver needs no current context for the handle of a stream. For a per-thread stream it
+// returns the id of the current context's, which is known only if it is ours.
+StreamIdentity CudaStreams::identify(NativeStream handle) const noexcept {
+  const DriverTable& cu = context_.cu();
+  if (!context_.can_call() || cu.cuStreamGetId == nullptr) return {};
+  if (handle.value <= stream_legacy) return {.is_default = true};
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  unsigned long long id = 0;
+  if (cu.cuStreamIsCapturing(raw(handle.value), &status) != CUDA_SUCCESS ||
+      status != CU_STREAM_CAPTURE_STATUS_NONE ||
+      cu.cuStreamGetId(raw(handle.value), &id) != CUDA_SUCCESS) {
+    return {};
+  }
+  return {.id = id};
+}
+
+void CudaStreams::forget(NativeStream stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find_if(streams_, [&](const Entry& entry) {
+    return entry.native.value == stream.value && entry.is_borrowed;
+  });
+  if (found == streams_.end()) return;
+  *found = streams_.back();
+  streams_.pop_back();
+}
+
+Result<void> CudaStreams::synchronize_context() noexcept {
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
+  // The driver would end the capture of a blocking stream.
+  if (Result<void> able = context_.check(is_capturing(raw(stream_legacy)), "cuStreamIsCapturing");
+      !able) {
+    return able;
+  }
+  return context_.check(context_.cu().cuCtxSynchronize(), "cuCtxSynchronize");
 }
 
 void CudaStreams::destroy(NativeStream stream) noexcept {

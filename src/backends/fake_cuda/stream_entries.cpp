@@ -32,6 +32,13 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   });
 }
 
+CUresult cuCtxSynchronize() {
+  return call(DriverEntry::cuCtxSynchronize, Demand::context, [&](const Here& here) -> CUresult {
+    if (here.state.invalidate_captures(here.device)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    return result_of(here.backend().synchronize());
+  });
+}
+
 CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
   return call(DriverEntry::cuStreamCreateWithPriority, Demand::context,
               [&](const Here& here) -> CUresult {
@@ -111,10 +118,16 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
 }
 
 CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
-  return about(DriverEntry::cuStreamGetId, handle, id, [&](const Here&, const FakeStream& stream) {
-    *id = stream.id;
-    return CUDA_SUCCESS;
-  });
+  return about(DriverEntry::cuStreamGetId, handle, id,
+               [&](const Here& here, const FakeStream& stream) -> CUresult {
+                 // Driver 580 does the same, in every capture mode.
+                 if (const CUresult captured = refuse_captured(here, stream);
+                     captured != CUDA_SUCCESS) {
+                   return captured;
+                 }
+                 *id = stream.id;
+                 return CUDA_SUCCESS;
+               });
 }
 
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
