@@ -36,6 +36,7 @@ struct Work {
   }
   void on_own_stream() const { pair(own); }
   void borrow() const { static_cast<void>(Stream::try_borrow(device, handle).value()); }
+  void borrow_default() const { static_cast<void>(Stream::try_borrow(device, {0}).value()); }
   void borrow_per_pair() const { pair(Stream::try_borrow(device, handle).value()); }
   void borrow_per_call() const {
     const Block block = pool.try_allocate({.bytes = block_bytes,
@@ -94,16 +95,23 @@ double mops_of(const std::vector<Work>& works, std::size_t threads, Step step, d
 }
 
 void add_counts(Context& context, const Work& work) {
-  for (std::size_t i = 0; i < rounds_per_look; ++i) work.borrow_per_pair();
-  const InstructionCount borrowed = count_instructions([&] { work.borrow_per_pair(); });
-  if (!borrowed.refusal.empty()) {
-    context.note(fmt::format("instructions were not counted: {}.", borrowed.refusal));
+  const auto count = [&](Step step) {
+    for (std::size_t i = 0; i < rounds_per_look; ++i) (work.*step)();
+    return count_instructions([&] { (work.*step)(); });
+  };
+  const InstructionCount pair = count(&Work::borrow_per_pair);
+  if (!pair.refusal.empty()) {
+    context.note(fmt::format("instructions were not counted: {}.", pair.refusal));
     return;
   }
-  const InstructionCount own = count_instructions([&] { work.on_own_stream(); });
+  const InstructionCount own = count(&Work::on_own_stream);
+  const InstructionCount borrow = count(&Work::borrow_default);
   const auto add = [&](const char* unit, auto member) {
+    context.add({.name = fmt::format("borrow the default stream, {}", unit),
+                 .value = static_cast<double>(borrow.*member),
+                 .better = Better::lower});
     context.add({.name = fmt::format("pair, borrowed per pair, {}", unit),
-                 .value = static_cast<double>(borrowed.*member),
+                 .value = static_cast<double>(pair.*member),
                  .better = Better::lower,
                  .baseline_name = "own stream",
                  .baseline = static_cast<double>(own.*member)});
@@ -138,6 +146,7 @@ void run(Context& context) {
     context.add(std::move(figure));
   };
   add_ns("borrow a stream seen before", &Work::borrow, goal_lookup_ns, std::nullopt);
+  add_ns("borrow the default stream", &Work::borrow_default, goal_lookup_ns, std::nullopt);
   add_ns("pair, borrowed per pair", &Work::borrow_per_pair, goal_pair_ns, own_ns);
   add_ns("pair, borrowed per call", &Work::borrow_per_call, 2 * goal_lookup_ns + own_ns, own_ns);
   context.note(fmt::format("on {} processors.", std::thread::hardware_concurrency()));

@@ -58,6 +58,25 @@ TEST(FakeCudaStreams, WaitsForAllWorkOfTheContextAlsoOfDestroyedStreams) {
   EXPECT_TRUE(has_run);
 }
 
+TEST(FakeCudaStreams, TellsWhatAHandleIsWithoutACurrentContext) {
+  FakeDriverBench bench;
+  const CUstream stream = bench.stream();
+  test::Thread([&] {
+    unsigned long long id = 0;
+    CUcontext context = nullptr;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    EXPECT_EQ(bench.cu.cuStreamGetId(stream, &id), CUDA_SUCCESS);
+    EXPECT_EQ(bench.cu.cuStreamGetCtx(stream, &context), CUDA_SUCCESS);
+    EXPECT_EQ(bench.cu.cuStreamIsCapturing(stream, &status), CUDA_SUCCESS);
+    EXPECT_EQ(context, bench.contexts[0]);
+    for (const std::uintptr_t special : {std::uintptr_t{0}, stream_legacy, stream_per_thread}) {
+      const auto handle = reinterpret_cast<CUstream>(special);
+      EXPECT_EQ(bench.cu.cuStreamGetId(handle, &id), CUDA_ERROR_INVALID_CONTEXT);
+      EXPECT_EQ(bench.cu.cuStreamIsCapturing(handle, &status), CUDA_ERROR_INVALID_CONTEXT);
+    }
+  }).join();
+}
+
 TEST(FakeCudaStreams, GivesADestroyedEventsHandleToTheNextOneWithoutItsRecord) {
   FakeDriverBench bench;
   const CUstream stream = bench.stream();
