@@ -298,15 +298,15 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   [[nodiscard]] Result<void> check_can(Capability capability) const noexcept;
 
   [[nodiscard]] Result<StreamRef> make_stream(const StreamOptions& options) noexcept;
-  /// Borrows a stream by its driver handle, until end_loan(). Returns the existing StreamRef if the
-  /// stream is already borrowed, or is kept from an earlier loan. The loan keeps the device open.
-  [[nodiscard]] Result<StreamRef> borrow_stream(NativeStream handle) noexcept {
+  /// Borrows a stream by its driver handle, until end_loan(), if the stream is already borrowed or
+  /// is kept from an earlier loan. Returns an empty reference otherwise. The loan keeps the device
+  /// open.
+  [[nodiscard]] StreamRef borrow_known(NativeStream handle) noexcept {
     const StreamIdentity identity = backend_->identify_stream(handle);
-    const StreamRef known = identity.is_default ? lend_default() : find_lendable(identity.id);
-    if (known.id()) [[likely]]
-      return known;
-    return borrow_slowly(handle);
+    return identity.is_default ? lend_default() : find_lendable(identity.id);
   }
+  /// Borrows any stream.
+  [[nodiscard]] Result<StreamRef> borrow_stream(NativeStream handle) noexcept;
   /// Ends a loan. If it was the last one, ends the stream, or leaves it idle if the device keeps
   /// it.
   static void end_loan(StreamRef stream) noexcept;
@@ -422,7 +422,6 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// These functions return a stream with a new loan, or an empty reference.
   [[nodiscard]] StreamRef lend_default() noexcept;
   [[nodiscard]] StreamRef find_lendable(std::uint64_t driver_id) noexcept;
-  [[nodiscard]] Result<StreamRef> borrow_slowly(NativeStream handle) noexcept;
   void end_loan_slowly(StreamState& stream) noexcept;
   /// Ends the stream, or leaves it idle with an event after its work. The stream must be claimed.
   void seal(StreamState& stream) noexcept;

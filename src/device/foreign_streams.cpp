@@ -70,7 +70,7 @@ bool DeviceState::is_borrowed_often(std::uint64_t driver_id) noexcept {
   return ++seen.times >= keep_after;
 }
 
-Result<StreamRef> DeviceState::borrow_slowly(NativeStream handle) noexcept {
+Result<StreamRef> DeviceState::borrow_stream(NativeStream handle) noexcept {
   has_lent_.store(true, std::memory_order_relaxed);
   for (bool may_retry = true;; may_retry = false) {
     {

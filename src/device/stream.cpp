@@ -530,6 +530,16 @@ Result<Stream> Stream::try_make(const Device& device, const StreamOptions& optio
 }
 
 Result<Stream> Stream::try_borrow(const Device& device, NativeStream handle) noexcept {
+  DeviceState* const state = DeviceState::of(device).get();
+  if (state != nullptr && state->is_in_its_process() &&
+      state->info().capabilities.has(Capability::borrowed_streams)) [[likely]] {
+    if (const StreamRef known = state->borrow_known(handle); known.id()) return Stream({}, known);
+  }
+  return try_borrow_new(device, handle);
+}
+
+[[gnu::noinline, gnu::cold]] Result<Stream> Stream::try_borrow_new(const Device& device,
+                                                                   NativeStream handle) noexcept {
   const std::shared_ptr<DeviceState>& state = DeviceState::of(device);
   if (!state) {
     return Failure(ErrorCode::invalid_device,
@@ -543,7 +553,7 @@ Result<Stream> Stream::try_borrow(const Device& device, NativeStream handle) noe
   }
   const Result<StreamRef> ref = state->borrow_stream(handle);
   if (!ref) return ref.failure();
-  return Stream(nullptr, *ref);
+  return Stream({}, *ref);
 }
 
 Stream::Stream(Stream&& other) noexcept

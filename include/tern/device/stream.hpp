@@ -288,7 +288,8 @@ class TERN_EXPORT Stream : public StreamRef {
   /// this Stream is destroyed. Destroying this Stream does not destroy the owner's stream.
   ///
   /// Borrowing one stream twice returns two Streams that refer to the same stream, with one id. The
-  /// driver's default stream is the default stream of the device. Needs
+  /// driver's default stream is the default stream of the device. A stream that is borrowed again
+  /// and again keeps its id, and borrowing it costs two driver calls. Needs
   /// Capability::borrowed_streams.
   [[nodiscard]] static Result<Stream> try_borrow(const Device& device,
                                                  NativeStream handle) noexcept;
@@ -306,10 +307,12 @@ class TERN_EXPORT Stream : public StreamRef {
 
  private:
   Stream(std::shared_ptr<DeviceState> device, StreamRef ref) noexcept;
+  /// Borrows a stream that the device does not know yet.
+  static Result<Stream> try_borrow_new(const Device& device, NativeStream handle) noexcept;
   void end() noexcept;
 
-  std::shared_ptr<DeviceState>
-      device_;  // null for a borrowed stream: its loan keeps the device open
+  // Null for a borrowed stream, whose loan keeps the device open.
+  std::shared_ptr<DeviceState> device_;
 };
 
 // A StreamPool lends a bounded number of streams of one device.
