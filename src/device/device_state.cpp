@@ -359,11 +359,11 @@ void DeviceState::end_stream(StreamRef ref) noexcept {
   end_loan_slowly(*ref.state_);
 }
 
-void DeviceState::seal(StreamState& stream) noexcept {
+bool DeviceState::seal(StreamState& stream) noexcept {
   while ((stream.use.load() & StreamState::pins_mask) != 0) std::this_thread::yield();
   const std::uint64_t now = stream.use.load(std::memory_order_acquire);
   const bool keeps = (now & StreamState::is_kept) != 0;
-  if (keeps && (now & StreamState::must_seal) == 0) return;
+  if (keeps && (now & StreamState::must_seal) == 0) return true;
   const std::lock_guard lock(stream.mutex);
   if (stream.has_next.exchange(false, std::memory_order_acq_rel) || keeps) {
     stream.issued.fetch_add(1, std::memory_order_acq_rel);
@@ -380,7 +380,10 @@ void DeviceState::seal(StreamState& stream) noexcept {
       static_cast<void>(poll(stream));
       if (stream.record_count > StreamState::early_records) thin_out(stream);
     }
-    if (!record_now(stream, stream.records.size(), WhenFull::poll)) {
+    const Result<Covering> last = record_now(stream, stream.records.size(), WhenFull::poll);
+    if (last && !last->is_listed) give_event(last->event);  // a host thread waits for each record
+    if (keeps && (!last || !last->is_listed)) return false;
+    if (!last) {
       // A stream in capture has no pending work of its own, and synchronizing with it would end
       // the capture. In that case wait for the whole device, which covers its other streams.
       const Result<bool> is_captured = backend_->is_capturing(stream.native);
@@ -396,11 +399,11 @@ void DeviceState::seal(StreamState& stream) noexcept {
       if (!stream.is_unsealed) stream.see_done(issued);
     }
   }
-  if (keeps && !stream.is_unsealed) return;
-  if (!keeps) backend_->destroy_stream(stream.native);
-  stream.has_vanished = keeps;
+  if (keeps) return true;
+  backend_->destroy_stream(stream.native);
   stream.native = {};
   stream.has_ended.store(true, std::memory_order_release);
+  return true;
 }
 
 Result<void> DeviceState::end_unsealed(StreamState& stream) noexcept {

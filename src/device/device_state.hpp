@@ -55,7 +55,8 @@ struct StreamState {
   static constexpr std::uint64_t number_mask = (std::uint64_t{1} << StreamId::number_bits) - 1;
   static constexpr std::uint64_t one_loan = std::uint64_t{1} << 28, loans_mask = 0xffff * one_loan;
   static constexpr std::uint64_t one_pin = std::uint64_t{1} << 44, pins_mask = 0xffff * one_pin;
-  /// The last user must record an event: Tern has submitted work, or somebody needs a mark.
+  /// The last user must record an event: Tern has submitted work, or somebody needs a mark. Stays
+  /// set if there was no event.
   static constexpr std::uint64_t must_seal = std::uint64_t{1} << 60;
   /// The stream is foreign and stays in its slot while nobody borrows it.
   static constexpr std::uint64_t is_kept = std::uint64_t{1} << 61;
@@ -423,8 +424,10 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   [[nodiscard]] StreamRef lend_default() noexcept;
   [[nodiscard]] StreamRef find_lendable(std::uint64_t driver_id) noexcept;
   void end_loan_slowly(StreamState& stream) noexcept;
-  /// Ends the stream, or leaves it idle with an event after its work. The stream must be claimed.
-  void seal(StreamState& stream) noexcept;
+  /// Ends the stream, or records an event after the work of a stream that the device keeps. Returns
+  /// false if a kept stream accepts no event, for example because it is being captured. Only a wait
+  /// for the whole device then shows that its work is over. The stream must be claimed.
+  [[nodiscard]] bool seal(StreamState& stream) noexcept;
   /// Lets the loans keep the device open when the last handle of the program is gone. Returns false
   /// if there are none.
   [[nodiscard]] bool hand_over_to_loans(const std::shared_ptr<DeviceState>& state) noexcept;

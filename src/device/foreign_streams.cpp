@@ -97,7 +97,15 @@ void DeviceState::retire_idle() noexcept {
 Result<StreamRef> DeviceState::begin_borrowed(NativeStream handle) noexcept {
   const Result<BorrowedStream> borrowed = backend_->borrow_stream(handle);
   if (!borrowed) return borrowed.failure();
-  if (borrowed->is_default) return lend_default();
+  if (borrowed->is_default) {
+    const StreamRef lent = lend_default();
+    if (lent.id()) return lent;
+    return Failure(ErrorCode::capacity,
+                   "the default stream of device '{device}' is borrowed {max} times, which is the "
+                   "maximum. Destroy some of the borrowed Streams.")
+        .with("device", info().spec)
+        .with("max", StreamState::loans_mask / StreamState::one_loan - 1);
+  }
   for (std::size_t slot = 1; slot < slot_count_; ++slot) {
     StreamState& known = *slots_[slot].load(std::memory_order_relaxed);
     const std::uint64_t driver_id = known.driver_id.load(std::memory_order_relaxed);
@@ -114,6 +122,17 @@ Result<StreamRef> DeviceState::begin_borrowed(NativeStream handle) noexcept {
     if (borrowed->id != 0) remember_foreign(borrowed->id, static_cast<std::uint32_t>(slot));
     backend_->destroy_stream(borrowed->native);  // the first loan is sufficient
     return StreamRef(&known, id);
+  }
+  // Nothing could be ordered by the stream until the capture ends, and its id is not known.
+  if (borrowed->is_captured) {
+    backend_->destroy_stream(borrowed->native);
+    return Failure(ErrorCode::stream_misuse,
+                   "stream {stream} of '{device}' cannot be borrowed: {why}. Borrow the stream "
+                   "before the capture begins, and keep the borrowed Stream until the capture "
+                   "ends.")
+        .with("stream", handle.value, Unit::hex)
+        .with("why", "it is being captured into a graph")
+        .with("device", info().spec);
   }
   const Result<FreeSlot> place = find_slot();
   if (!place) {
@@ -148,9 +167,10 @@ void DeviceState::end_loan_slowly(StreamState& stream) noexcept {
   for (;;) {
     std::uint64_t now = stream.use.load(std::memory_order_acquire);
     const bool is_last = loans(now) == StreamState::one_loan;
+    bool is_sealed = false;
     if (is_last) {
       if (!stream.use.compare_exchange_weak(now, now | StreamState::is_claimed)) continue;
-      seal(stream);
+      is_sealed = seal(stream);
     }
     const std::lock_guard lock(streams_mutex_);
     now = stream.use.load(std::memory_order_acquire);
@@ -158,17 +178,15 @@ void DeviceState::end_loan_slowly(StreamState& stream) noexcept {
     std::uint64_t after = 0;
     do {
       after = now - StreamState::one_loan;
-      if (is_last) after &= ~(StreamState::is_claimed | StreamState::must_seal);
+      if (is_last) after &= ~StreamState::is_claimed;
+      if (is_sealed) after &= ~StreamState::must_seal;
     } while (!stream.use.compare_exchange_weak(now, after, std::memory_order_acq_rel));
     const bool is_over = is_last || (is_default && loans(after) == StreamState::one_loan);
     if (is_over && (after & StreamState::is_handed_over) != 0) {
       stream.use.fetch_and(~StreamState::is_handed_over);
       if (--handed_over_count_ == 0) last_handle = std::move(loan_handle_);
     }
-    if (is_last && stream.has_ended.load(std::memory_order_relaxed)) {
-      stream.use.fetch_and(~StreamState::is_kept);
-      recycle_if_done(stream);
-    }
+    if (is_last && stream.has_ended.load(std::memory_order_relaxed)) recycle_if_done(stream);
     return;
   }
 }
@@ -278,9 +296,8 @@ Result<void> DeviceState::wait_for_kept() noexcept {
       } else if ((now & StreamState::is_kept) == 0) {
         continue;
       } else {
-        // Work that Tern has submitted counts even if nobody holds a mark after it.
-        const bool has_work = (now & StreamState::must_seal) != 0;
-        if (has_work && (now & StreamState::loans_mask) != 0) stream->hold_next();
+        // All work of a borrowed stream counts, also that of its owner.
+        if ((now & StreamState::loans_mask) != 0) stream->hold_next();
         promised = stream->last_promised();
       }
     }

@@ -25,6 +25,7 @@ namespace {
 using cuda::code;
 using cuda::CudaBench;
 using cuda::CUstream;
+using cuda::why;
 
 constexpr std::size_t block_bytes = 4096;
 
@@ -257,23 +258,105 @@ TEST_F(ForeignStreamsTest, AreWaitedForWithTheWholeDeviceIfNobodyBorrowsThem) {
   EXPECT_EQ(bench.fake.calls("cuCtxSynchronize"), 1u) << "nothing was promised since";
 }
 
-TEST_F(ForeignStreamsTest, CanBeBorrowedDuringACapture) {
+TEST_F(ForeignStreamsTest, AreRefusedDuringACaptureUnlessTheyAreBorrowedAlready) {
+  const CUstream never_seen = bench.foreign_stream(), kept = bench.foreign_stream();
+  const StreamId id = make_kept(kept);
+  for (const auto mode :
+       {cuda::CU_STREAM_CAPTURE_MODE_GLOBAL, cuda::CU_STREAM_CAPTURE_MODE_RELAXED}) {
+    for (const CUstream stream : {never_seen, kept}) {
+      bench.capture(stream, mode);
+      for (int i = 0; i < 20; ++i) {
+        const Result<Stream> refused = Stream::try_borrow(device, native(stream));
+        ASSERT_EQ(code(refused), "stream_misuse");
+        EXPECT_NE(why(refused).find("Borrow the stream before the capture begins"),
+                  std::string::npos)
+            << why(refused);
+      }
+      EXPECT_TRUE(bench.is_capturing(stream));
+      bench.fake.end_capture(stream);
+      const Stream held = borrow(stream);
+      EXPECT_EQ(held.id() == id, stream == kept);
+      bench.capture(stream, mode);
+      {
+        // The driver does not tell the id now, but the owner keeps a borrowed stream alive.
+        const Stream again = borrow(stream);
+        EXPECT_EQ(StreamRef(again), StreamRef(held));
+        EXPECT_TRUE(again.is_capturing());
+      }
+      EXPECT_TRUE(bench.is_capturing(stream));
+      bench.fake.end_capture(stream);
+    }
+  }
+  EXPECT_EQ(borrow(kept).id(), id);
+}
+
+TEST_F(ForeignStreamsTest, AreNotDoneIfTheyAreCapturedWhenTheirLastLoanEnds) {
   const CUstream stream = bench.foreign_stream();
   const StreamId id = make_kept(stream);
-  for (const bool is_lent : {false, true}) {
-    std::optional<Stream> held;
-    if (is_lent) held = borrow(stream);
+  auto* const memory = static_cast<std::byte*>(device.allocate(MemoryKind::device, 64));
+  const std::uint64_t hold = bench.fake.hold(stream);
+  Mark mark;
+  {
+    const Stream borrowed = borrow(stream);
+    borrowed.fill(memory, 64, std::byte{3});
+    mark = borrowed.mark();
     bench.capture(stream);
-    {
-      // The driver does not tell the id now. A stream that somebody borrows is known anyway.
-      const Stream borrowed = borrow(stream);
-      EXPECT_EQ(borrowed.id() == id, is_lent);
-      EXPECT_TRUE(borrowed.is_capturing());
-    }
-    EXPECT_TRUE(bench.is_capturing(stream));
-    bench.fake.end_capture(stream);
   }
-  EXPECT_EQ(borrow(stream).id(), id);
+  EXPECT_TRUE(bench.is_capturing(stream));
+  EXPECT_FALSE(Device::try_is_done(mark).value()) << "the fill was submitted before the capture";
+  bench.fake.end_capture(stream);
+  EXPECT_FALSE(Device::try_is_done(mark).value());
+  EXPECT_EQ(borrow(stream).id(), id) << "the device still keeps it";
+  EXPECT_FALSE(Device::try_is_done(mark).value());
+  test::Thread other([&] { bench.fake.resume(hold); });
+  EXPECT_EQ(code(Device::try_wait(mark)), "success");
+  other.join();
+  device.release(memory);  // the checker reports it if the fill is not done
+}
+
+TEST_F(ForeignStreamsTest, AreNotDoneIfTheDriverAcceptsNoEventAndNoWait) {
+  const CUstream stream = bench.foreign_stream();
+  const StreamId id = make_kept(stream);
+  auto* const memory = static_cast<std::byte*>(device.allocate(MemoryKind::device, 64));
+  const std::uint64_t hold = bench.fake.hold(stream);
+  Mark mark;
+  for (int i = 0; i < 40; ++i) {
+    const Stream borrowed = borrow(stream);
+    EXPECT_EQ(borrowed.id(), id);
+    borrowed.fill(memory, 64, std::byte{3});
+    mark = borrowed.mark();
+    bench.fake.fail_calls_from("cuStreamSynchronize", 1, cuda::CUDA_ERROR_UNKNOWN);
+    // The device can record the ends of the streams that it knows.
+    bench.fake.fail_call("cuEventRecord", 1, cuda::CUDA_ERROR_UNKNOWN);
+  }
+  EXPECT_FALSE(Device::try_is_done(mark).value());
+  bench.fake.clear_failures();
+  test::Thread other([&] { bench.fake.resume(hold); });
+  EXPECT_EQ(code(Device::try_wait(mark)), "success");
+  other.join();
+  device.release(memory);
+}
+
+TEST_F(ForeignStreamsTest, AreWaitedForWithTheWorkOfTheirOwnersWhileTheyAreBorrowed) {
+  const CUstream stream = bench.foreign_stream();
+  static_cast<void>(make_kept(stream));
+  static_cast<void>(borrow(stream).mark());
+  auto* const memory = static_cast<std::byte*>(device.allocate(MemoryKind::device, 64));
+  const std::uint64_t hold = bench.fake.hold(stream);
+  const Stream borrowed = borrow(stream);
+  bench.fill(memory, 64, 7, native(stream));
+  test::Thread other([&] { bench.fake.resume(hold); });
+  device.synchronize();
+  other.join();
+  device.release(memory);  // the checker reports it if the fill is not done
+}
+
+TEST_F(ForeignStreamsTest, HaveAMaximumOfLoansIfTheyAreTheDefaultStream) {
+  std::vector<Stream> loans;
+  for (int i = 0; i < 0xfffe; ++i) loans.push_back(borrow({}));
+  EXPECT_EQ(code(Stream::try_borrow(device, {})), "capacity");
+  loans.pop_back();
+  EXPECT_EQ(borrow({}).id(), device.default_stream().id());
 }
 
 TEST_F(ForeignStreamsTest, AreFoundAfterAFaultOfTheDriver) {

@@ -289,8 +289,10 @@ class TERN_EXPORT Stream : public StreamRef {
   ///
   /// Borrowing one stream twice returns two Streams that refer to the same stream, with one id. The
   /// driver's default stream is the default stream of the device. A stream that is borrowed again
-  /// and again keeps its id, and borrowing it costs two driver calls. Needs
-  /// Capability::borrowed_streams.
+  /// and again keeps its id, and borrowing it costs two driver calls.
+  ///
+  /// Fails with stream_misuse if the stream is being captured into a graph and is not borrowed yet.
+  /// The capture stays valid. Needs Capability::borrowed_streams.
   [[nodiscard]] static Result<Stream> try_borrow(const Device& device,
                                                  NativeStream handle) noexcept;
   [[nodiscard]] static Stream borrow(const Device& device, NativeStream handle,

@@ -100,8 +100,9 @@ Result<BorrowedStream> CudaStreams::borrow(NativeStream handle) {
       !known) {
     return known.failure();
   }
+  borrowed.is_captured = status != CU_STREAM_CAPTURE_STATUS_NONE;
   // Reading the id of a captured stream would invalidate the capture.
-  if (cu.cuStreamGetId != nullptr && status == CU_STREAM_CAPTURE_STATUS_NONE) {
+  if (cu.cuStreamGetId != nullptr && !borrowed.is_captured) {
     unsigned long long id = 0;
     if (Result<void> known = context_.check(cu.cuStreamGetId(raw(value), &id), "cuStreamGetId");
         !known) {

@@ -364,14 +364,17 @@ TEST(CudaStreams, ThatWereBeingCapturedWhenTheyEndedGiveTheirPlaceBack) {
   const CUstream captured = bench.foreign_stream();
   const Device device(bench.open(0).value());
   std::set<std::uint32_t> slots;
-  bench.capture(captured, CU_STREAM_CAPTURE_MODE_RELAXED);
   for (int i = 0; i < 20; ++i) {
-    const Stream borrowed = Stream::borrow(device, native(captured));
-    slots.insert(borrowed.id().slot());
-    static_cast<void>(borrowed.mark());
+    {
+      const Stream borrowed = Stream::borrow(device, native(captured));
+      slots.insert(borrowed.id().slot());
+      bench.capture(captured, CU_STREAM_CAPTURE_MODE_RELAXED);
+      static_cast<void>(borrowed.mark());
+    }
+    EXPECT_TRUE(bench.is_capturing(captured));
+    bench.fake.end_capture(captured);
   }
   EXPECT_LE(slots.size(), 2u);
-  bench.fake.end_capture(captured);
   bench.end_foreign(captured);
 }
 

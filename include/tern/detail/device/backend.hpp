@@ -72,6 +72,9 @@ struct BorrowedStream {
   std::uint64_t id = 0;
   /// True if the handle is the default stream of the device, which Tern already has.
   bool is_default = false;
+  /// True if the stream is being captured into a graph. The id is 0 then: reading it would end the
+  /// capture.
+  bool is_captured = false;
   /// True if every thread may use the handle, and forget_stream() can be called.
   bool can_be_kept = false;
 };
