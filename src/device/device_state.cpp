@@ -97,7 +97,7 @@ DeviceState::~DeviceState() {
   const bool is_usable = bool(check_process());
   delete companion();
   if (is_usable) {
-    static_cast<void>(wait_for_kept());
+    static_cast<void>(wait_for_unknown());
     static_cast<void>(backend_->synchronize());
   }
   if (is_usable && copy_stream_.id()) backend_->destroy_stream(copy_stream_.state_->native);
@@ -175,7 +175,7 @@ struct DeviceState::Handles {
 };
 
 bool DeviceState::has_loans() const noexcept {
-  if (!has_lent_.load(std::memory_order_relaxed)) return false;
+  if (!has_unknown_.load(std::memory_order_relaxed)) return false;
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
     const StreamState* const stream = slots_[slot].load(std::memory_order_acquire);
     if (stream == nullptr) break;
@@ -187,7 +187,7 @@ bool DeviceState::has_loans() const noexcept {
 }
 
 bool DeviceState::hand_over_to_loans(const std::shared_ptr<DeviceState>& state) noexcept {
-  if (!has_lent_.load(std::memory_order_relaxed)) return false;
+  if (!has_unknown_.load(std::memory_order_relaxed)) return false;
   const std::lock_guard lock(streams_mutex_);
   for (std::size_t slot = 0; slot < slot_count_; ++slot) {
     StreamState& stream = *slots_[slot].load(std::memory_order_relaxed);
@@ -395,6 +395,7 @@ bool DeviceState::seal(StreamState& stream) noexcept {
         const Result<void> waited = backend_->synchronize();
         stream.is_unsealed =
             !waited && (may_wait || waited.failure().code() != ErrorCode::stream_misuse);
+        if (stream.is_unsealed) has_unknown_.store(true, std::memory_order_relaxed);
       }
       if (!stream.is_unsealed) stream.see_done(issued);
     }
@@ -409,7 +410,8 @@ bool DeviceState::seal(StreamState& stream) noexcept {
 Result<void> DeviceState::end_unsealed(StreamState& stream) noexcept {
   if (!stream.is_unsealed) return {};
   if (stream.done.load(std::memory_order_acquire) < stream.sealed) {
-    Result<void> waited = stream.has_vanished ? synchronize_context() : backend_->synchronize();
+    // The backend does not know a stream that has ended without leaving an event.
+    Result<void> waited = synchronize_context();
     if (!waited) return waited;
     stream.see_done(stream.sealed);
   }
@@ -627,9 +629,9 @@ Result<void> DeviceState::synchronize() noexcept {
     StreamState* stream = slots_[count].load(std::memory_order_acquire);
     if (stream == nullptr) break;
     const std::lock_guard lock(stream->mutex);
-    // wait_for_kept() waits for foreign streams that the backend does not know.
-    const bool is_unknown = stream->has_vanished || (stream->use.load(std::memory_order_acquire) &
-                                                     StreamState::is_kept) != 0;
+    const bool is_unknown =
+        stream->has_vanished || stream->is_unsealed ||
+        (stream->use.load(std::memory_order_acquire) & StreamState::is_kept) != 0;
     covered[count++] = is_unknown ? 0
                        : stream->has_ended.load(std::memory_order_relaxed)
                            ? stream->issued.load(std::memory_order_relaxed)
@@ -639,7 +641,7 @@ Result<void> DeviceState::synchronize() noexcept {
   Result<void> waited = slots_[0]
                             .load(std::memory_order_relaxed)
                             ->count(&StreamState::Counts::host_waits, backend_->synchronize());
-  if (waited) waited = wait_for_kept();
+  if (waited) waited = wait_for_unknown();
   // A lost device runs nothing any more, so nothing is pending.
   if (!waited && waited.failure().code() != ErrorCode::device_lost) return waited;
   std::uint64_t passed = barriers_passed_.load(std::memory_order_relaxed);

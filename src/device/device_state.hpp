@@ -192,7 +192,8 @@ struct StreamState {
   // number but covers no additional work.
   std::uint64_t sealed = 0;  // guarded by mutex
   // The stream ended without a last event, because the device was lost or did not answer. Only a
-  // wait for the whole device shows that its work is over, and the slot is not reused before that.
+  // wait for the whole device, with all streams that the backend does not know, shows that its work
+  // is over, and the slot is not reused before that.
   bool is_unsealed = false;  // guarded by mutex
   // The stream is unsealed because its owner destroyed it while it was idle.
   bool has_vanished = false;   // guarded by mutex
@@ -436,8 +437,9 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   [[nodiscard]] Result<void> settle_idle() noexcept;
   /// Ends all idle streams. Those that still exist get a new state when they are borrowed again.
   void retire_idle() noexcept;
-  /// Waits for the streams that the device keeps; the backend does not know them.
-  [[nodiscard]] Result<void> wait_for_kept() noexcept;
+  /// Waits for the streams that the backend does not know: those that the device keeps, and those
+  /// that have ended without an event.
+  [[nodiscard]] Result<void> wait_for_unknown() noexcept;
   [[nodiscard]] Result<void> synchronize_context() noexcept;
 
   /// Waits for the device if the stream ended without a last event. Requires the mutex of the
@@ -489,9 +491,10 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   };
   static constexpr std::uint32_t keep_after = 8;
   static constexpr std::size_t max_kept = 1024;
-  std::array<Seen, 256> seen_ = {};           // guarded by streams_mutex_
-  std::size_t kept_count_ = 0;                // guarded by streams_mutex_
-  std::atomic<bool> has_lent_ = false;        // a foreign stream was borrowed
+  std::array<Seen, 256> seen_ = {};  // guarded by streams_mutex_
+  std::size_t kept_count_ = 0;       // guarded by streams_mutex_
+  // A foreign stream was borrowed, or a stream has ended without an event.
+  std::atomic<bool> has_unknown_ = false;
   std::size_t handed_over_count_ = 0;         // guarded by streams_mutex_; states with that flag
   std::shared_ptr<DeviceState> loan_handle_;  // guarded by streams_mutex_; held for the loans
   std::mutex settle_mutex_;

@@ -23,7 +23,8 @@ std::size_t foreign_place(std::uint64_t driver_id, std::size_t probe) noexcept {
 
 StreamRef DeviceState::lend_default() noexcept {
   // Threads share this line of the cache, so it is written once.
-  if (!has_lent_.load(std::memory_order_relaxed)) has_lent_.store(true, std::memory_order_relaxed);
+  if (!has_unknown_.load(std::memory_order_relaxed))
+    has_unknown_.store(true, std::memory_order_relaxed);
   const StreamRef stream = default_stream();
   return stream.state_->try_lend(stream.id()) ? stream : StreamRef();
 }
@@ -71,7 +72,7 @@ bool DeviceState::is_borrowed_often(std::uint64_t driver_id) noexcept {
 }
 
 Result<StreamRef> DeviceState::borrow_stream(NativeStream handle) noexcept {
-  has_lent_.store(true, std::memory_order_relaxed);
+  has_unknown_.store(true, std::memory_order_relaxed);
   for (bool may_retry = true;; may_retry = false) {
     {
       const std::lock_guard lock(streams_mutex_);
@@ -261,7 +262,7 @@ Result<void> DeviceState::settle_idle() noexcept {
     stream.settling = 0;
     if (!stream.try_claim_idle()) {
       const std::lock_guard lock(stream.mutex);
-      if (stream.has_vanished) stream.settling = stream.sealed;
+      if (stream.has_vanished || stream.is_unsealed) stream.settling = stream.sealed;
       return;
     }
     stream.has_next.store(false, std::memory_order_release);
@@ -280,8 +281,8 @@ Result<void> DeviceState::settle_idle() noexcept {
   return waited;
 }
 
-Result<void> DeviceState::wait_for_kept() noexcept {
-  if (!has_lent_.load(std::memory_order_relaxed)) return {};
+Result<void> DeviceState::wait_for_unknown() noexcept {
+  if (!has_unknown_.load(std::memory_order_relaxed)) return {};
   Result<void> result;
   for (const std::atomic<StreamState*>& slot : slots_) {
     StreamState* const stream = slot.load(std::memory_order_acquire);
@@ -291,7 +292,7 @@ Result<void> DeviceState::wait_for_kept() noexcept {
     {
       const std::lock_guard lock(stream->mutex);
       const std::uint64_t now = stream->use.load(std::memory_order_acquire);
-      if (stream->has_vanished) {
+      if (stream->has_vanished || stream->is_unsealed) {
         promised = stream->sealed;
       } else if ((now & StreamState::is_kept) == 0) {
         continue;

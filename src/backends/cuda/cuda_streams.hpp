@@ -102,6 +102,9 @@ class CudaStreams {
   std::mutex mutex_;
   std::vector<Entry> streams_;   // guarded by mutex_
   std::vector<Orphan> orphans_;  // guarded by mutex_; streams destroyed with pending work
+  // Streams that were destroyed with pending work for which nothing else can wait than a wait for
+  // the context.
+  std::size_t untracked_ends_ = 0;  // guarded by mutex_
 };
 
 }  // namespace tern::cuda
