@@ -380,7 +380,13 @@ bool DeviceState::seal(StreamState& stream) noexcept {
       static_cast<void>(poll(stream));
       if (stream.record_count > StreamState::early_records) thin_out(stream);
     }
-    const Result<Covering> last = record_now(stream, stream.records.size(), WhenFull::poll);
+    // The event also covers the marks of the newest record, so a few events are enough for any
+    // number of loans.
+    const bool replaces = keeps && stream.record_count >= StreamState::asked_records &&
+                          stream.records[stream.record_count - 1].waiters == 0;
+    const Result<Covering> last = replaces
+                                      ? record_now(stream, stream.record_count, WhenFull::replace)
+                                      : record_now(stream, stream.records.size(), WhenFull::poll);
     if (last && !last->is_listed) give_event(last->event);  // a host thread waits for each record
     if (keeps && (!last || !last->is_listed)) return false;
     if (!last) {
