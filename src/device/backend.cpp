@@ -112,6 +112,12 @@ Result<void> Backend::copy_batch(const Submission& submission,
 Result<BorrowedStream> Backend::borrow_stream(NativeStream) noexcept {
   return missing(*this, "borrowing streams");
 }
+
+StreamIdentity Backend::identify_stream(NativeStream) noexcept { return {}; }
+
+void Backend::forget_stream(NativeStream) noexcept {}
+
+Result<void> Backend::synchronize_everything() noexcept { return synchronize(); }
 NativeStream Backend::native_handle(NativeStream stream) noexcept { return stream; }
 Result<bool> Backend::is_capturing(NativeStream) noexcept { return false; }
 Result<bool> Backend::enable_peer_access(Backend&) noexcept { return false; }

@@ -1,8 +1,7 @@
 // is_done() and wait_on_host() tell the host whether a mark is complete, and wait_on_stream() makes
 // another stream wait for it. cover() finds or records the event for the mark.
 //
-// borrow_stream() finds the stream of a foreign handle by the driver's id, so a handle that the
-// driver reuses gets a new stream.
+// The streams of other code are in foreign_streams.cpp.
 //
 // end_stream() ends a stream that may have work in flight: it seals the stream, so that its marks
 // can still be waited for. Memory relies on these marks: Pool keeps what the stream freed until its
@@ -85,6 +84,7 @@ DeviceState::DeviceState(std::unique_ptr<Backend> backend)
   stream->native = backend_->default_stream();
   if (host_order_ != nullptr) host_order_->note_stream(0, stream->native);
   std::copy_n("default", 8, stream->name.begin());
+  stream->use.store(StreamState::one_loan | StreamState::must_seal, std::memory_order_relaxed);
   stream->id.store(StreamId(id_, 0, 0).value(), std::memory_order_release);
   slots_[0].store(stream.release(), std::memory_order_release);
   slot_count_ = next_number_ = 1;
@@ -96,7 +96,10 @@ DeviceState::~DeviceState() {
   // is leaked. In the normal case, the work completes before the events that it uses are destroyed.
   const bool is_usable = bool(check_process());
   delete companion();
-  if (is_usable) static_cast<void>(backend_->synchronize());
+  if (is_usable) {
+    static_cast<void>(wait_for_unknown());
+    static_cast<void>(backend_->synchronize());
+  }
   if (is_usable && copy_stream_.id()) backend_->destroy_stream(copy_stream_.state_->native);
   {
     std::unique_lock lock(open_devices().mutex);
@@ -151,8 +154,13 @@ struct DeviceState::Handles {
   Handles(const Handles&) = delete;
   Handles& operator=(const Handles&) = delete;
   ~Handles() {
-    // In a forked child, the companion's locks may be held by a thread that does not exist there.
-    if (!state->is_in_its_process()) return;
+    if (!state->is_in_its_process()) {
+      // In a forked child, the companion's locks may be held by a thread that does not exist there.
+      // The state is leaked if a Stream still refers to it.
+      if (state->has_loans()) static_cast<void>(new std::shared_ptr<DeviceState>(state));
+      return;
+    }
+    if (state->hand_over_to_loans(state)) return;
     Companion* left = nullptr;
     {
       const std::lock_guard lock(state->companion_mutex_);
@@ -166,15 +174,57 @@ struct DeviceState::Handles {
   const std::shared_ptr<DeviceState> state;
 };
 
+bool DeviceState::has_loans() const noexcept {
+  if (!has_unknown_.load(std::memory_order_relaxed)) return false;
+  for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+    const StreamState* const stream = slots_[slot].load(std::memory_order_acquire);
+    if (stream == nullptr) break;
+    if (slot > 0 && stream->foreign_handle.load(std::memory_order_relaxed) == 0) continue;
+    const std::uint64_t own = slot == 0 ? StreamState::one_loan : 0;
+    if ((stream->use.load(std::memory_order_acquire) & StreamState::loans_mask) > own) return true;
+  }
+  return false;
+}
+
+bool DeviceState::hand_over_to_loans(const std::shared_ptr<DeviceState>& state) noexcept {
+  if (!has_unknown_.load(std::memory_order_relaxed)) return false;
+  const std::lock_guard lock(streams_mutex_);
+  for (std::size_t slot = 0; slot < slot_count_; ++slot) {
+    StreamState& stream = *slots_[slot].load(std::memory_order_relaxed);
+    if (slot > 0 && stream.foreign_handle.load(std::memory_order_relaxed) == 0) continue;
+    const std::uint64_t own = slot == 0 ? StreamState::one_loan : 0;
+    std::uint64_t now = stream.use.load(std::memory_order_acquire);
+    while ((now & StreamState::loans_mask) > own && (now & StreamState::is_handed_over) == 0) {
+      if (!stream.use.compare_exchange_weak(now, now | StreamState::is_handed_over)) continue;
+      ++handed_over_count_;
+      break;
+    }
+  }
+  if (handed_over_count_ == 0) return false;
+  try {
+    loan_handle_ = std::shared_ptr<DeviceState>(std::make_shared<Handles>(state), this);
+  } catch (const std::bad_alloc&) {
+    loan_handle_ = state;  // an inner handle, which keeps the device open as well
+  }
+  const std::lock_guard first(first_handle_mutex_);
+  first_handle_ = loan_handle_;
+  return true;
+}
+
 std::shared_ptr<DeviceState> DeviceState::begin_handles(std::shared_ptr<DeviceState> state) {
   DeviceState* const device = state.get();
   std::shared_ptr<DeviceState> first(std::make_shared<Handles>(std::move(state)), device);
+  const std::lock_guard lock(device->first_handle_mutex_);
   device->first_handle_ = first;
   return first;
 }
 
 Device DeviceState::handle() {
-  std::shared_ptr<DeviceState> another = first_handle_.lock();
+  std::shared_ptr<DeviceState> another;
+  {
+    const std::lock_guard lock(first_handle_mutex_);
+    another = first_handle_.lock();
+  }
   // The result is empty if the device is closing. A DeviceScope does not prevent that.
   if (!another) another = weak_from_this().lock();
   return Device(std::move(another));
@@ -268,101 +318,107 @@ Result<DeviceState::FreeSlot> DeviceState::find_slot() noexcept {
 }
 
 StreamRef DeviceState::begin_stream(const FreeSlot& place, NativeStream native,
-                                    std::string_view name) noexcept {
+                                    std::string_view name, std::uint64_t flags) noexcept {
   const StreamId id(id_, place.slot, next_number_++);
   StreamState& stream = *place.stream;
   stream.native = native;
   if (host_order_ != nullptr) host_order_->note_stream(place.slot, native);
-  stream.driver_id = 0;
-  stream.loans = 0;
+  stream.driver_id.store(0, std::memory_order_relaxed);
+  stream.foreign_handle.store(0, std::memory_order_relaxed);
   stream.name = {};
   std::copy_n(name.data(), utf8_prefix_bytes(name, stream.name.size() - 1), stream.name.begin());
-  stream.is_ending.store(false);
   stream.id.store(id.value(), std::memory_order_release);
+  // A thread that has found an earlier stream here may be about to take its pin back.
+  std::uint64_t before = stream.use.load(std::memory_order_relaxed);
+  while (!stream.use.compare_exchange_weak(
+      before, (before & StreamState::pins_mask) | flags | StreamState::one_loan | id.number())) {
+  }
   return StreamRef(&stream, id);
 }
 
 Result<StreamRef> DeviceState::make_stream(const StreamOptions& options) noexcept {
-  const std::lock_guard lock(streams_mutex_);
-  const Result<FreeSlot> place = find_slot();
+  std::unique_lock lock(streams_mutex_);
+  Result<FreeSlot> place = find_slot();
+  if (!place && is_full_of_kept(place.failure())) {
+    lock.unlock();
+    retire_idle();
+    lock.lock();
+    place = find_slot();
+  }
   if (!place) return place.failure();
   const Result<NativeStream> native = backend_->create_stream(options);
   if (!native) return native.failure();
   return begin_stream(*place, *native, options.name);
 }
 
-Result<StreamRef> DeviceState::borrow_stream(NativeStream handle) noexcept {
-  const std::lock_guard lock(streams_mutex_);
-  const Result<BorrowedStream> borrowed = backend_->borrow_stream(handle);
-  if (!borrowed) return borrowed.failure();
-  if (borrowed->is_default) return default_stream();
-  for (std::size_t slot = 1; borrowed->id != 0 && slot < slot_count_; ++slot) {
-    StreamState& known = *slots_[slot].load(std::memory_order_relaxed);
-    if (known.loans == 0 || known.driver_id != borrowed->id) continue;
-    ++known.loans;
-    backend_->destroy_stream(borrowed->native);  // the first loan is sufficient
-    return StreamRef(&known, StreamId::from(known.id.load(std::memory_order_relaxed)));
-  }
-  const Result<FreeSlot> place = find_slot();
-  if (!place) {
-    backend_->destroy_stream(borrowed->native);
-    return place.failure();
-  }
-  const StreamRef ref = begin_stream(*place, borrowed->native, {});
-  place->stream->driver_id = borrowed->id;
-  place->stream->loans = 1;
-  return ref;
-}
+// --- The end of a stream
 
 void DeviceState::end_stream(StreamRef ref) noexcept {
-  StreamState& stream = *ref.state_;
   if (!check_process()) return;
-  if (ref.id().slot() == 0) return;  // a borrowed default stream, which the device owns
-  {
-    const std::lock_guard lock(streams_mutex_);
-    if (stream.loans > 0 && --stream.loans > 0) return;
+  if (ref.id().slot() == 0) return;  // the device owns it
+  end_loan_slowly(*ref.state_);
+}
+
+bool DeviceState::seal(StreamState& stream) noexcept {
+  while ((stream.use.load() & StreamState::pins_mask) != 0) std::this_thread::yield();
+  const std::uint64_t now = stream.use.load(std::memory_order_acquire);
+  const bool keeps = (now & StreamState::is_kept) != 0;
+  if (keeps && (now & StreamState::must_seal) == 0) return true;
+  const std::lock_guard lock(stream.mutex);
+  if (stream.has_next.exchange(false, std::memory_order_acq_rel) || keeps) {
+    stream.issued.fetch_add(1, std::memory_order_acq_rel);
   }
-  stream.is_ending.store(true);
-  while (stream.pins.load() != 0) std::this_thread::yield();
-  {
-    const std::lock_guard lock(stream.mutex);
-    if (stream.has_next.exchange(false, std::memory_order_acq_rel)) {
-      stream.issued.fetch_add(1, std::memory_order_acq_rel);
+  const std::uint64_t issued = stream.issued.load(std::memory_order_acquire);
+  stream.sealed = issued;
+  const std::uint64_t recorded =
+      stream.record_count == 0 ? 0 : stream.records[stream.record_count - 1].sequence;
+  // Seal the stream: nobody can record on it afterwards, so its last mark needs an event now. If
+  // the record fails, wait for the work instead, so that the marks stay valid.
+  if (issued > stream.done.load(std::memory_order_acquire) && issued > recorded) {
+    // A kept stream may have the seals of earlier loans.
+    if (stream.record_count > StreamState::early_records) {
+      static_cast<void>(poll(stream));
+      if (stream.record_count > StreamState::early_records) thin_out(stream);
     }
-    const std::uint64_t issued = stream.issued.load(std::memory_order_acquire);
-    stream.sealed = issued;
-    const std::uint64_t recorded =
-        stream.record_count == 0 ? 0 : stream.records[stream.record_count - 1].sequence;
-    // Seal the stream: nobody can record on it afterwards, so its last mark needs an event now. If
-    // the record fails, wait for the work instead, so that the marks stay valid.
-    if (issued > stream.done.load(std::memory_order_acquire) && issued > recorded) {
-      if (!record_now(stream, stream.records.size(), WhenFull::poll)) {
-        // A stream in capture has no pending work of its own, and synchronizing with it would end
-        // the capture. In that case wait for the whole device, which covers its other streams.
-        const Result<bool> is_captured = backend_->is_capturing(stream.native);
-        const bool may_wait = !is_captured || !*is_captured;
-        if (!may_wait || !backend_->synchronize(stream.native)) {
-          // A failed wait proves nothing about the work. Exception: if the wait was rejected
-          // because of the capture, waiting again is useless, and the captured work belongs to the
-          // graph.
-          const Result<void> waited = backend_->synchronize();
-          stream.is_unsealed =
-              !waited && (may_wait || waited.failure().code() != ErrorCode::stream_misuse);
-        }
-        if (!stream.is_unsealed) stream.see_done(issued);
+    // The event also covers the marks of the newest record, so a few events are enough for any
+    // number of loans.
+    const bool replaces = keeps && stream.record_count >= StreamState::asked_records &&
+                          stream.records[stream.record_count - 1].waiters == 0;
+    const Result<Covering> last = replaces
+                                      ? record_now(stream, stream.record_count, WhenFull::replace)
+                                      : record_now(stream, stream.records.size(), WhenFull::poll);
+    if (last && !last->is_listed) give_event(last->event);  // a host thread waits for each record
+    if (keeps && (!last || !last->is_listed)) return false;
+    if (!last) {
+      // A stream in capture has no pending work of its own, and synchronizing with it would end
+      // the capture. In that case wait for the whole device, which covers its other streams.
+      const Result<bool> is_captured = backend_->is_capturing(stream.native);
+      const bool may_wait = !is_captured || !*is_captured;
+      if (!may_wait || !backend_->synchronize(stream.native)) {
+        // A failed wait proves nothing about the work. Exception: if the wait was rejected
+        // because of the capture, waiting again is useless, and the captured work belongs to the
+        // graph.
+        const Result<void> waited = backend_->synchronize();
+        stream.is_unsealed =
+            !waited && (may_wait || waited.failure().code() != ErrorCode::stream_misuse);
+        if (stream.is_unsealed) has_unknown_.store(true, std::memory_order_relaxed);
       }
+      if (!stream.is_unsealed) stream.see_done(issued);
     }
-    backend_->destroy_stream(stream.native);
-    stream.native = {};
-    stream.has_ended.store(true, std::memory_order_release);
   }
-  recycle_if_done(stream);
+  if (keeps) return true;
+  backend_->destroy_stream(stream.native);
+  stream.native = {};
+  stream.has_ended.store(true, std::memory_order_release);
+  return true;
 }
 
 Result<void> DeviceState::end_unsealed(StreamState& stream) noexcept {
   if (!stream.is_unsealed) return {};
   if (stream.done.load(std::memory_order_acquire) < stream.sealed) {
-    if (Result<void> waited = backend_->synchronize(); !waited) return waited;
+    // The backend does not know a stream that has ended without leaving an event.
+    Result<void> waited = synchronize_context();
+    if (!waited) return waited;
     stream.see_done(stream.sealed);
   }
   stream.is_unsealed = false;
@@ -372,6 +428,8 @@ Result<void> DeviceState::end_unsealed(StreamState& stream) noexcept {
 void DeviceState::recycle_if_done(StreamState& stream) noexcept {
   const std::lock_guard lock(stream.mutex);
   if (!stream.has_ended.load(std::memory_order_relaxed)) return;
+  // The thread that ends it has not left the slot yet.
+  if ((stream.use.load(std::memory_order_acquire) & StreamState::is_claimed) != 0) return;
   if (stream.is_unsealed && stream.done.load(std::memory_order_acquire) < stream.sealed) return;
   stream.is_unsealed = false;
   if (const Result<void> polled = poll(stream);
@@ -382,6 +440,7 @@ void DeviceState::recycle_if_done(StreamState& stream) noexcept {
   }
   // A remaining record is pending, or a host thread is about to return from waiting for it.
   if (stream.record_count > 0) return;
+  if (std::exchange(stream.has_vanished, false)) --kept_count_;
   stream.has_ended.store(false, std::memory_order_relaxed);
   stream.id.store(0, std::memory_order_release);
 }
@@ -563,7 +622,7 @@ Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream, std::
       stream.records[stream.record_count - 1].waiters == 0) {
     erase_record(stream, stream.record_count - 1);
   }
-  if (stream.record_count >= places) return Covering{*event, false};
+  if (stream.record_count >= places) return Covering{*event};
   stream.records[stream.record_count++] = {sequence, *event, 0};
   return Covering{*event, true};
 }
@@ -576,7 +635,11 @@ Result<void> DeviceState::synchronize() noexcept {
     StreamState* stream = slots_[count].load(std::memory_order_acquire);
     if (stream == nullptr) break;
     const std::lock_guard lock(stream->mutex);
-    covered[count++] = stream->has_ended.load(std::memory_order_relaxed)
+    const bool is_unknown =
+        stream->has_vanished || stream->is_unsealed ||
+        (stream->use.load(std::memory_order_acquire) & StreamState::is_kept) != 0;
+    covered[count++] = is_unknown ? 0
+                       : stream->has_ended.load(std::memory_order_relaxed)
                            ? stream->issued.load(std::memory_order_relaxed)
                            : stream->last_promised();
   }
@@ -584,6 +647,7 @@ Result<void> DeviceState::synchronize() noexcept {
   Result<void> waited = slots_[0]
                             .load(std::memory_order_relaxed)
                             ->count(&StreamState::Counts::host_waits, backend_->synchronize());
+  if (waited) waited = wait_for_unknown();
   // A lost device runs nothing any more, so nothing is pending.
   if (!waited && waited.failure().code() != ErrorCode::device_lost) return waited;
   std::uint64_t passed = barriers_passed_.load(std::memory_order_relaxed);
@@ -601,7 +665,9 @@ Mark DeviceState::next_mark(StreamId id) noexcept {
   StreamState* stream = slots_[id.slot()].load(std::memory_order_acquire);
   // A slot is freed only when all its marks are done.
   if (stream == nullptr || stream->id.load(std::memory_order_acquire) != id.value()) return {};
-  if (stream->has_ended.load(std::memory_order_acquire)) {
+  // An ended stream, and an idle one that promised nothing since its seal.
+  if (stream->has_ended.load(std::memory_order_acquire) ||
+      (stream->is_idle() && !stream->has_next.load(std::memory_order_acquire))) {
     return Mark{id, stream->issued.load(std::memory_order_acquire)};
   }
   return Mark{id, stream->promise_next()};
@@ -629,6 +695,11 @@ Result<void> DeviceState::record_early(Mark mark) noexcept {
     if (stream->record_count >= StreamState::early_records) return {};
   }
   take_next(*stream, mark);
+  const StreamPin stay(StreamRef(stream, mark.stream));
+  if (!stay) {
+    stream->need_seal();
+    return {};
+  }
   const Result<Covering> recorded = record_now(*stream, StreamState::early_records, WhenFull::poll);
   return recorded ? Result<void>() : Result<void>(recorded.failure());
 }
@@ -646,7 +717,14 @@ Result<DeviceState::Covering> DeviceState::cover(StreamState& stream, Mark mark,
   for (std::size_t i = 0; i < stream.record_count; ++i) {
     if (stream.records[i].sequence >= mark.sequence) return Covering{stream.records[i].event, true};
   }
-  // Not reached for an ended stream: its seal covers every mark that it issued.
+  // Not reached for an ended stream: its seal covers every mark that it issued. The owner of an
+  // idle stream may have destroyed it.
+  const bool is_kept = (stream.use.load(std::memory_order_acquire) & StreamState::is_kept) != 0;
+  const StreamPin stay(is_kept ? StreamRef(&stream, mark.stream) : StreamRef());
+  if (is_kept && !stay) {
+    stream.need_seal();
+    return Covering{.event = {}, .is_out_of_reach = true};
+  }
   return record_now(stream, StreamState::asked_records, what);
 }
 
@@ -669,10 +747,13 @@ Result<bool> DeviceState::is_done(Mark mark) noexcept {
   if (stream == nullptr) return true;
   const std::lock_guard lock(stream->mutex);
   mark = within_seal(*stream, mark);
+  // Only a wait for the whole device would tell, and this function does not wait.
+  if (stream->has_vanished && stream->is_unsealed) return pending_or_rely(mark) == nullptr;
   if (Result<void> over = end_unsealed(*stream); !over) return over.failure();
   if (pending_or_rely(mark) == nullptr) return true;
   const Result<Covering> covering = cover(*stream, mark, WhenFull::poll);
   if (!covering) return covering.failure();
+  if (covering->is_out_of_reach) return false;
   if (covering->is_listed) {
     if (Result<void> polled = poll(*stream); !polled) return polled.failure();
     return pending_or_rely(mark) == nullptr;
@@ -698,6 +779,10 @@ Result<void> DeviceState::wait_on_host(Mark mark) noexcept {
   const Result<Covering> covering = cover(*stream, mark, WhenFull::poll);
   if (!covering) return covering.failure();
   if (covering->is_listed) ++record_of(covering->event)->waiters;
+  if (covering->is_out_of_reach) {
+    lock.unlock();
+    return stream->count(&StreamState::Counts::host_waits, settle_idle());
+  }
   lock.unlock();  // other threads can use the stream while this one waits
 
   Result<void> waited =
@@ -723,12 +808,17 @@ Result<void> DeviceState::wait_on_stream(Mark mark, Backend& waiter,
   };
   StreamState* stream = pending(mark);
   if (stream == nullptr) return done_before();
-  const std::lock_guard lock(stream->mutex);
+  std::unique_lock lock(stream->mutex);
   mark = within_seal(*stream, mark);
   if (Result<void> over = end_unsealed(*stream); !over) return over;
   if (pending(mark) == nullptr) return done_before();
   const Result<Covering> covering = cover(*stream, mark, WhenFull::replace);
   if (!covering) return covering.failure();
+  if (covering->is_out_of_reach) {
+    lock.unlock();
+    if (Result<void> settled = settle_idle(); !settled) return settled;
+    return done_before();
+  }
   Submission outside = submission;
   outside.stays_out_of_graphs = true;
   Result<void> waited =

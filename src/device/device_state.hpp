@@ -6,8 +6,13 @@
 // freed memory. A slot is reused only after all marks of its last stream are done. Sequence numbers
 // keep increasing across reuse, so an old mark never looks pending.
 //
-// Locks, in the order in which they may be taken: streams_mutex_, then StreamState::mutex, then
-// events_mutex_.
+// Foreign streams. A borrowed stream is found by the driver's id of the stream, without a lock. The
+// device keeps a stream that is borrowed again and again: its state stays in the slot while nobody
+// borrows it (it is idle), so that borrowing it again is one lookup and one atomic instruction. The
+// owner may destroy an idle stream at any time, so nothing calls the driver with its handle.
+//
+// Locks, in the order in which they may be taken: settle_mutex_, then streams_mutex_, then
+// StreamState::mutex, then events_mutex_.
 
 #pragma once
 
@@ -44,17 +49,87 @@ struct StreamState {
     return issued.load(std::memory_order_acquire);
   }
 
-  /// Returns true if this slot holds the stream `name_of_it` and the stream accepts work. Relaxed
-  /// loads are sufficient, because a stream must not end while it is in use.
-  [[nodiscard]] bool is_open_as(StreamId name_of_it) const noexcept {
-    return id.load(std::memory_order_relaxed) == name_of_it.value() &&
-           !has_ended.load(std::memory_order_relaxed);
+  // Who uses the stream, in one word, so that the last user leaves in one step: the number of the
+  // stream, the loans, the pins, and flags. The owner of a stream has one loan; so has the device
+  // for its default stream.
+  static constexpr std::uint64_t number_mask = (std::uint64_t{1} << StreamId::number_bits) - 1;
+  static constexpr std::uint64_t one_loan = std::uint64_t{1} << 28, loans_mask = 0xffff * one_loan;
+  static constexpr std::uint64_t one_pin = std::uint64_t{1} << 44, pins_mask = 0xffff * one_pin;
+  /// The last user must record an event: Tern has submitted work, or somebody needs a mark. Stays
+  /// set if there was no event.
+  static constexpr std::uint64_t must_seal = std::uint64_t{1} << 60;
+  /// The stream is foreign and stays in its slot while nobody borrows it.
+  static constexpr std::uint64_t is_kept = std::uint64_t{1} << 61;
+  /// The program has no handle of the device left; the loans keep the device open.
+  static constexpr std::uint64_t is_handed_over = std::uint64_t{1} << 62;
+  /// The stream is about to end or changes hands: no new loan and no new pin.
+  static constexpr std::uint64_t is_claimed = std::uint64_t{1} << 63;
+
+  /// Returns true if `word` names this stream and somebody has a loan.
+  [[nodiscard]] static bool is_lent(std::uint64_t word, StreamId name_of_it) noexcept {
+    return ((word ^ name_of_it.value()) & number_mask) == 0 && (word & loans_mask) != 0;
   }
+  /// Returns true if this slot holds the stream `name_of_it` and the stream accepts work. A relaxed
+  /// load is sufficient, because a stream must not end while it is in use.
+  [[nodiscard]] bool is_open_as(StreamId name_of_it) const noexcept {
+    return is_lent(use.load(std::memory_order_relaxed), name_of_it);
+  }
+  /// Takes a loan of the stream, if the slot still holds it and it accepts one.
+  [[nodiscard]] bool try_lend(StreamId name_of_it) noexcept {
+    std::uint64_t now = use.load(std::memory_order_relaxed);
+    do {
+      if (((now ^ name_of_it.value()) & number_mask) != 0 || (now & is_claimed) != 0 ||
+          (now & (loans_mask | is_kept)) == 0 || (now & loans_mask) == loans_mask) {
+        return false;
+      }
+    } while (!use.compare_exchange_weak(now, now + one_loan, std::memory_order_acq_rel,
+                                        std::memory_order_relaxed));
+    return true;
+  }
+  /// Ends a loan, if that needs no more than to count it. Nothing may use the state afterwards.
+  [[nodiscard]] bool try_end_loan() noexcept {
+    std::uint64_t now = use.load(std::memory_order_acquire);
+    do {
+      const bool is_last = (now & loans_mask) == one_loan;
+      if ((now & is_handed_over) != 0 ||
+          (is_last && (now & (is_kept | must_seal | pins_mask)) != is_kept)) {
+        return false;
+      }
+    } while (!use.compare_exchange_weak(now, now - one_loan, std::memory_order_acq_rel,
+                                        std::memory_order_acquire));
+    return true;
+  }
+  /// Claims an idle stream, so that nobody can borrow it until the claim ends.
+  [[nodiscard]] bool try_claim_idle() noexcept {
+    std::uint64_t now = use.load(std::memory_order_acquire);
+    do {
+      if ((now & (is_kept | is_claimed | loans_mask | pins_mask)) != is_kept) return false;
+    } while (!use.compare_exchange_weak(now, now | is_claimed, std::memory_order_acq_rel,
+                                        std::memory_order_acquire));
+    return true;
+  }
+  [[nodiscard]] bool is_idle() const noexcept {
+    return (use.load(std::memory_order_acquire) & (is_kept | loans_mask)) == is_kept;
+  }
+  /// Notes that the stream must not become idle without an event after its work.
+  void need_seal() noexcept {
+    if ((use.load(std::memory_order_relaxed) & must_seal) == 0) use.fetch_or(must_seal);
+  }
+
   /// Notes that somebody holds the next mark, so that the stream does not end without issuing it.
   void hold_next() noexcept {
     if (!has_next.load(std::memory_order_relaxed)) {
       has_next.store(true, std::memory_order_release);
     }
+    need_seal();
+  }
+  /// Like promise_next(), for a pool that frees blocks: if the stream becomes idle, the mark gets
+  /// no event until the stream is borrowed again.
+  [[nodiscard]] std::uint64_t promise_next_of_free() noexcept {
+    if (!has_next.load(std::memory_order_relaxed)) {
+      has_next.store(true, std::memory_order_release);
+    }
+    return issued.load(std::memory_order_relaxed) + 1;
   }
   /// Implements StreamRef::next_mark() for an open stream.
   [[nodiscard]] std::uint64_t promise_next() noexcept {
@@ -67,6 +142,7 @@ struct StreamState {
 
   /// Implements StreamRef::try_mark() for an open stream.
   [[nodiscard]] std::uint64_t issue() noexcept {
+    need_seal();
     return issued.fetch_add(1, std::memory_order_acq_rel) + 1;
   }
 
@@ -82,18 +158,16 @@ struct StreamState {
   DeviceState* device = nullptr;
   NativeStream native;
   std::array<char, 32> name = {};
-  std::uint64_t driver_id = 0;  // borrowed streams only; guarded by the device's streams_mutex_
-  std::size_t loans = 0;        // borrowed streams only; guarded by the device's streams_mutex_
+  // Borrowed streams only, else 0. Written with the device's streams_mutex_ held.
+  std::atomic<std::uint64_t> driver_id = 0;
+  std::atomic<std::uintptr_t> foreign_handle = 0;
+  std::atomic<std::uint64_t> use = 0;
   std::atomic<std::uint64_t> id = 0;      // 0: the slot is free
   std::atomic<std::uint64_t> issued = 0;  // the last mark taken
   std::atomic<std::uint64_t> done = 0;    // the last mark seen complete
   std::atomic<bool> has_ended = false;    // destroyed, but not all of its marks are done
   // Somebody holds the mark after the last one issued. The stream must not end without issuing it.
   std::atomic<bool> has_next = false;
-  // Used by StreamPin.
-  std::atomic<std::uint32_t> pins = 0;
-  std::atomic<bool> is_ending = false;
-
   // Successful calls of all streams that used this slot, for DeviceActivity.
   struct Counts {
     std::atomic<std::uint64_t> events = 0, stream_waits = 0, host_waits = 0, launches = 0;
@@ -118,8 +192,12 @@ struct StreamState {
   // number but covers no additional work.
   std::uint64_t sealed = 0;  // guarded by mutex
   // The stream ended without a last event, because the device was lost or did not answer. Only a
-  // wait for the whole device shows that its work is over, and the slot is not reused before that.
+  // wait for the whole device, with all streams that the backend does not know, shows that its work
+  // is over, and the slot is not reused before that.
   bool is_unsealed = false;  // guarded by mutex
+  // The stream is unsealed because its owner destroyed it while it was idle.
+  bool has_vanished = false;   // guarded by mutex
+  std::uint64_t settling = 0;  // guarded by the device's settle_mutex_
 };
 
 /// An object that a stream delivers to the library when it reaches a host function. If the stream
@@ -222,9 +300,21 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   [[nodiscard]] Result<void> check_can(Capability capability) const noexcept;
 
   [[nodiscard]] Result<StreamRef> make_stream(const StreamOptions& options) noexcept;
-  /// Borrows a stream by its driver handle. Returns the existing StreamRef if the stream is already
-  /// borrowed.
+  /// Borrows a stream by its driver handle, until end_loan(), if the stream is already borrowed or
+  /// is kept from an earlier loan. Returns an empty reference otherwise. The loan keeps the device
+  /// open.
+  [[nodiscard]] StreamRef borrow_known(NativeStream handle) noexcept {
+    const StreamIdentity identity = backend_->identify_stream(handle);
+    return identity.is_default ? lend_default() : find_lendable(identity.id);
+  }
+  /// Borrows any stream.
   [[nodiscard]] Result<StreamRef> borrow_stream(NativeStream handle) noexcept;
+  /// Ends a loan. If it was the last one, ends the stream, or leaves it idle if the device keeps
+  /// it.
+  static void end_loan(StreamRef stream) noexcept;
+  /// Returns true if the mark has no event, and gets none until the idle stream is borrowed again.
+  /// A wait for such a mark waits for the whole device. Requests an event from the next loan.
+  [[nodiscard]] bool is_out_of_reach(Mark mark) noexcept;
   /// Ends a stream: waits for StreamPins, records a last event for pending marks (the seal), and
   /// destroys the driver's stream. See docs/architecture.md.
   void end_stream(StreamRef stream) noexcept;
@@ -309,7 +399,8 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// listed and the caller must return it with give_event().
   struct Covering {
     NativeEvent event;
-    bool is_listed;
+    bool is_listed = false;
+    bool is_out_of_reach = false;  // there is no event: the stream is idle
   };
   // The next functions require the mutex of the stream.
   /// Issues the mark if it is the next mark of the stream.
@@ -330,6 +421,27 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   [[nodiscard]] Result<void> poll(StreamState& stream) noexcept;
   void erase_record(StreamState& stream, std::size_t index) noexcept;
 
+  /// These functions return a stream with a new loan, or an empty reference.
+  [[nodiscard]] StreamRef lend_default() noexcept;
+  [[nodiscard]] StreamRef find_lendable(std::uint64_t driver_id) noexcept;
+  void end_loan_slowly(StreamState& stream) noexcept;
+  /// Ends the stream, or records an event after the work of a stream that the device keeps. Returns
+  /// false if a kept stream accepts no event, for example because it is being captured. Only a wait
+  /// for the whole device then shows that its work is over. The stream must be claimed.
+  [[nodiscard]] bool seal(StreamState& stream) noexcept;
+  /// Lets the loans keep the device open when the last handle of the program is gone. Returns false
+  /// if there are none.
+  [[nodiscard]] bool hand_over_to_loans(const std::shared_ptr<DeviceState>& state) noexcept;
+  [[nodiscard]] bool has_loans() const noexcept;
+  /// Waits until the device has passed everything that idle streams promised.
+  [[nodiscard]] Result<void> settle_idle() noexcept;
+  /// Ends all idle streams. Those that still exist get a new state when they are borrowed again.
+  void retire_idle() noexcept;
+  /// Waits for the streams that the backend does not know: those that the device keeps, and those
+  /// that have ended without an event.
+  [[nodiscard]] Result<void> wait_for_unknown() noexcept;
+  [[nodiscard]] Result<void> synchronize_context() noexcept;
+
   /// Waits for the device if the stream ended without a last event. Requires the mutex of the
   /// stream.
   [[nodiscard]] Result<void> end_unsealed(StreamState& stream) noexcept;
@@ -343,7 +455,17 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   [[nodiscard]] Result<FreeSlot> find_slot() noexcept;
   StreamState* free_slot(std::uint32_t& slot);
   [[nodiscard]] StreamRef begin_stream(const FreeSlot& place, NativeStream native,
-                                       std::string_view name) noexcept;
+                                       std::string_view name,
+                                       std::uint64_t flags = StreamState::must_seal) noexcept;
+  [[nodiscard]] Result<StreamRef> begin_borrowed(NativeStream handle) noexcept;
+  /// Ends a claimed idle stream whose owner has destroyed it.
+  void retire(StreamState& stream) noexcept;
+  [[nodiscard]] bool is_full_of_kept(const Failure& failure) const noexcept;
+  /// Ends the idle streams whose promises are done. Returns true if there were any.
+  bool retire_settled() noexcept;
+  /// Returns true once a stream has been borrowed often enough to be kept.
+  [[nodiscard]] bool is_borrowed_often(std::uint64_t driver_id) noexcept;
+  void remember_foreign(std::uint64_t driver_id, std::uint32_t slot) noexcept;
 
   std::unique_ptr<Backend> backend_;
   const DeviceInfo& info_;  // belongs to the backend; cached because every call reads it
@@ -358,6 +480,25 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   std::size_t slot_count_ = 0;     // guarded by streams_mutex_
   std::uint32_t next_number_ = 0;  // guarded by streams_mutex_
 
+  // The slots of foreign streams, by a hash of the driver's id: at most max_probes places after the
+  // hash. An entry may be outdated: the state in the slot has the id that counts. 0: unused.
+  static constexpr std::size_t foreign_places = 2 * max_streams, max_probes = 8;
+  std::array<std::atomic<std::uint16_t>, foreign_places> foreign_slots_ = {};
+  /// How often a stream was borrowed while the device did not keep it.
+  struct Seen {
+    std::uint64_t driver_id = 0;
+    std::uint32_t times = 0;
+  };
+  static constexpr std::uint32_t keep_after = 8;
+  static constexpr std::size_t max_kept = 1024;
+  std::array<Seen, 256> seen_ = {};  // guarded by streams_mutex_
+  std::size_t kept_count_ = 0;       // guarded by streams_mutex_
+  // A foreign stream was borrowed, or a stream has ended without an event.
+  std::atomic<bool> has_unknown_ = false;
+  std::size_t handed_over_count_ = 0;         // guarded by streams_mutex_; states with that flag
+  std::shared_ptr<DeviceState> loan_handle_;  // guarded by streams_mutex_; held for the loans
+  std::mutex settle_mutex_;
+
   std::mutex copy_stream_mutex_;
   StreamRef copy_stream_;  // guarded by copy_stream_mutex_
 
@@ -369,7 +510,8 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   InFlightObject* in_flight_objects_ = nullptr;  // guarded by in_flight_objects_mutex_
 
   struct Handles;
-  std::weak_ptr<DeviceState> first_handle_;  // set before other threads know the device
+  std::mutex first_handle_mutex_;
+  std::weak_ptr<DeviceState> first_handle_;  // guarded by first_handle_mutex_
   std::mutex companion_mutex_;
   std::atomic<Companion*> companion_ = nullptr;  // set once, with companion_mutex_ held
   bool has_handles_ = true;                      // guarded by companion_mutex_
@@ -413,13 +555,15 @@ class StreamPin {
  public:
   explicit StreamPin(StreamRef stream) noexcept : state_(DeviceState::state_of(stream)) {
     if (state_ == nullptr) return;
-    state_->pins.fetch_add(1);
-    if (!state_->is_ending.load() && state_->is_open_as(stream.id())) return;
-    state_->pins.fetch_sub(1);
+    const std::uint64_t before = state_->use.fetch_add(StreamState::one_pin);
+    if ((before & StreamState::is_claimed) == 0 && StreamState::is_lent(before, stream.id())) {
+      return;
+    }
+    state_->use.fetch_sub(StreamState::one_pin);
     state_ = nullptr;
   }
   ~StreamPin() {
-    if (state_ != nullptr) state_->pins.fetch_sub(1);
+    if (state_ != nullptr) state_->use.fetch_sub(StreamState::one_pin);
   }
   StreamPin(const StreamPin&) = delete;
   StreamPin& operator=(const StreamPin&) = delete;

@@ -94,7 +94,8 @@ Failure two_devices(const DeviceInfo& a, const DeviceInfo& b) noexcept {
   return Failure(ErrorCode::device_mismatch).with("a", a.spec).with("b", b.spec);
 }
 
-Submission submit(const StreamState& stream, CallSite site, Tag tag = {}) noexcept {
+Submission submit(StreamState& stream, CallSite site, Tag tag = {}) noexcept {
+  stream.need_seal();
   return {stream.native, site, tag};
 }
 
@@ -350,12 +351,12 @@ Result<void> StreamRef::try_discard(void* address, std::size_t bytes,
 void StreamRef::note_suballocate(const Suballocation& block, Tag tag,
                                  CallSite site) const noexcept {
   if (!check(state_, id_) || block.bytes == 0) return;
-  state_->device->backend().note_suballocate(submit(*state_, site, tag), block);
+  state_->device->backend().note_suballocate({state_->native, site, tag}, block);
 }
 
 void StreamRef::note_subrelease(const Suballocation& block, CallSite site) const noexcept {
   if (!check(state_, id_) || block.bytes == 0) return;
-  state_->device->backend().note_subrelease(submit(*state_, site), block);
+  state_->device->backend().note_subrelease({state_->native, site, {}}, block);
 }
 
 Result<void> StreamRef::try_call(HostFunction function, void* context,
@@ -529,6 +530,16 @@ Result<Stream> Stream::try_make(const Device& device, const StreamOptions& optio
 }
 
 Result<Stream> Stream::try_borrow(const Device& device, NativeStream handle) noexcept {
+  DeviceState* const state = DeviceState::of(device).get();
+  if (state != nullptr && state->is_in_its_process() &&
+      state->info().capabilities.has(Capability::borrowed_streams)) [[likely]] {
+    if (const StreamRef known = state->borrow_known(handle); known.id()) return Stream({}, known);
+  }
+  return try_borrow_new(device, handle);
+}
+
+[[gnu::noinline, gnu::cold]] Result<Stream> Stream::try_borrow_new(const Device& device,
+                                                                   NativeStream handle) noexcept {
   const std::shared_ptr<DeviceState>& state = DeviceState::of(device);
   if (!state) {
     return Failure(ErrorCode::invalid_device,
@@ -542,7 +553,7 @@ Result<Stream> Stream::try_borrow(const Device& device, NativeStream handle) noe
   }
   const Result<StreamRef> ref = state->borrow_stream(handle);
   if (!ref) return ref.failure();
-  return Stream(state, *ref);
+  return Stream({}, *ref);
 }
 
 Stream::Stream(Stream&& other) noexcept
@@ -563,7 +574,11 @@ Stream& Stream::operator=(Stream&& other) noexcept {
 Stream::~Stream() { end(); }
 
 void Stream::end() noexcept {
-  if (device_) device_->end_stream(*this);
+  if (device_) {
+    device_->end_stream(*this);
+  } else if (id_) {
+    DeviceState::end_loan(*this);
+  }
   static_cast<StreamRef&>(*this) = StreamRef();
   device_.reset();
 }

@@ -116,7 +116,7 @@ TEST(EndingStream, WaitsUntilAConcurrentFreeIsQueued) {
   fake.ledger->run_after(test::Call::note_subrelease, [&] {
     const StreamState& state = *DeviceState::state_of(*ending);
     owner = test::Thread([&] { ending.reset(); });
-    while (!state.is_ending.load()) std::this_thread::yield();
+    while ((state.use.load() & StreamState::is_claimed) == 0) std::this_thread::yield();
     // Time enough for an end that does not wait.
     for (int i = 0; i < 20'000 && fake.ledger->live_streams() == before; ++i) {
       std::this_thread::yield();
@@ -136,10 +136,10 @@ TEST(EndingStream, IsWaitedForWithItsDeviceOnceItsOwnerHasBegunToEndIt) {
   const Stream stream(fake.device);
   const Block block = resource.allocate({.bytes = bytes, .stream = stream});
   StreamState& state = *DeviceState::state_of(stream);
-  state.is_ending.store(true);
+  state.use.fetch_or(StreamState::is_claimed);
   const std::size_t before = fake.ledger->count(test::Call::synchronize);
   EXPECT_TRUE(resource.try_deallocate(block, stream));
-  state.is_ending.store(false);
+  state.use.fetch_and(~StreamState::is_claimed);
   EXPECT_EQ(fake.ledger->count(test::Call::synchronize), before + 1);
 }
 

@@ -8,10 +8,13 @@
  * Proved, for all interleavings:
  *   1. A read finds the number its own use wrote: no block is reused before it is ready.
  *   2. No mark is called done, and no block is free for all, before the work they stand for is.
- *   3. Nothing is recorded on a stream that has ended.
+ *   3. Nothing is recorded on a stream that has ended, or that nobody borrows.
  *   4. When nothing can run, all queues are empty and all calls have returned.
  *
- * MISTAKE plants one mistake, M1 to M11, or UNMET_WAIT, which shows that 4 is looked at; 0 is none.
+ * Stream 1 belongs to other code and is borrowed. While nobody borrows it, it is idle: its marks may
+ * have no event, and its owner may destroy it.
+ *
+ * MISTAKE plants one mistake, M1 to M14, or UNMET_WAIT, which shows that 4 is looked at; 0 is none.
  */
 
 #ifndef K
@@ -32,7 +35,10 @@
 #define M9 (MISTAKE == 9)           /* settle goes up to the newest mark */
 #define M10 (MISTAKE == 10)         /* a block is handed out without a promise */
 #define M11 (MISTAKE == 11)         /* synchronize takes a mark of a stream that has ended */
-#define UNMET_WAIT (MISTAKE == 12)  /* the thief waits for a record nobody has made */
+#define M12 (MISTAKE == 12)         /* an event is recorded on an idle stream */
+#define M13 (MISTAKE == 13)         /* a mark of an idle stream without an event counts as done */
+#define M14 (MISTAKE == 14)         /* an idle stream that was destroyed is taken for sealed */
+#define UNMET_WAIT (MISTAKE == 15)  /* the thief waits for a record nobody has made */
 
 /* Two slots. Streams 0 and 1 begin in them; 2 comes later, to a slot whose stream has ended. */
 #define STREAMS 3
@@ -46,6 +52,8 @@ typedef Slot {
   bool has_next;    /* somebody holds the mark after the last one issued */
   bool is_ending;   /* takes no work any more */
   bool has_ended;   /* sealed */
+  bool is_idle;     /* nobody borrows it */
+  bool is_unsealed; /* ended without an event after its last mark */
   bool is_locked;
   byte cache_name;  /* the last stream that allocated or freed here */
   byte lane_name;   /* whose marks the ranges in flight have */
@@ -74,6 +82,7 @@ typedef Block {
   byte user;      /* the stream whose use is live */
   byte number;    /* of the last use */
   bool is_over;   /* the stream has passed that use */
+  bool is_carried;  /* was live when a loan ended: the owner frees it in a later loan */
   byte sequence;  /* the mark of the free, or a later one in the lane */
 };
 Block block[2];
@@ -83,13 +92,14 @@ byte calls;
 byte uses[2];     /* 1 + the stream a host calls on, or 0: a stream does not end while it is used */
 bool is_busy[2];
 
-#define is_alive(i)  (slot[home[i]].tenant == i && !slot[home[i]].is_ending)
+#define is_alive(i)  (slot[home[i]].tenant == i && !slot[home[i]].is_ending && \
+                      !slot[home[i]].is_idle)
 #define is_used(i)   (uses[0] == i + 1 || uses[1] == i + 1)
 #define is_in(b, where, s)  (block[b].place == where && block[b].at == s)
 #define is_pending(s, name, mark)  (slot[s].tenant == name && slot[s].done < mark)
 #define is_oldest(b)  (!is_in(1 - b, LANE, block[b].at) || \
                        2 * block[b].sequence + b < 2 * block[1 - b].sequence + 1 - b)
-#define is_idle(i)  (records[i].passed == records[i].count)
+#define has_passed(i)  (records[i].passed == records[i].count)
 #define is_live(b, i)  (block[b].place == LIVE && block[b].user == i)
 #define is_kept(b, s)  (is_in(b, CACHE, s) || is_in(b, LANE, s))
 
@@ -128,6 +138,7 @@ inline hand_out(what, whom) {
   block[what].user = whom;
   block[what].number++;
   block[what].is_over = false;
+  block[what].is_carried = false;
   queue[whom] ! WRITE(what, block[what].number)
 }
 
@@ -195,12 +206,49 @@ inline begin_to_end(where, who) {
   fi
 }
 
+/* A block that the owner uses after the loan is freed in a later loan. Others may be freed late. */
+inline may_leave(what, who) {
+  if
+  :: is_live(what, who) && !block[what].is_carried -> last_use(what); block[what].place = LATE
+  :: is_live(what, who) -> block[what].is_carried = true
+  :: else
+  fi
+}
+
+/* The last loan ends, with an event after the work or without one. */
+inline become_idle(where, who) {
+  may_leave(0, who);
+  may_leave(1, who);
+  if
+  :: slot[where].has_next = false; slot[where].issued++; record(who, slot[where].issued)
+  :: true
+  fi;
+  slot[where].is_idle = true
+}
+
+/* The handle of an idle stream has a new id: the owner has destroyed the stream. */
+inline retire_stream(where, who) {
+  if
+  :: slot[where].has_next -> slot[where].has_next = false; slot[where].issued++
+  :: else
+  fi;
+  slot[where].is_unsealed =
+      !M14 && slot[where].issued > slot[where].done &&
+      slot[where].issued > records[who].sequence[records[who].count];
+  slot[where].is_idle = false;
+  slot[where].is_ending = true;
+  slot[where].has_ended = true
+}
+
 /* Sequence numbers go on. */
 inline make_stream(who, into) {
   if
-  :: slot[into].has_ended && !slot[into].is_locked && (M7 || is_idle(slot[into].tenant)) ->
+  :: slot[into].has_ended && !slot[into].is_locked && (M7 ||
+     (has_passed(slot[into].tenant) &&
+      (!slot[into].is_unsealed || slot[into].done >= slot[into].issued))) ->
      poll_records(into, slot[into].tenant);
      slot[into].has_ended = false;
+     slot[into].is_unsealed = false;
      slot[into].is_ending = false;
      slot[into].tenant = who;
      home[who] = into;
@@ -245,7 +293,7 @@ inline unlock_unless_done() {
 inline any_block(x) { if :: x = 0 :: x = 1 fi }
 inline any_stream(x) { if :: x = 0 :: x = 1 :: x = 2 fi }
 
-mtype = { STEAL, QUERY, SEAL, FREE_LATE };
+mtype = { STEAL, QUERY, SEAL, FREE_LATE, SYNCHRONIZE };
 
 proctype host(byte me) {
   byte b, i, s, name, mark, now, r;
@@ -317,18 +365,40 @@ end_idle:
     :: b == 0 && slot[s].tenant == i ->
        begin_call();
        goto synchronize
-    :: b == 0 && is_alive(i) && !is_used(i) && !slot[s].is_locked ->
+    :: b == 0 && is_alive(i) && !is_used(i) && !slot[s].is_locked &&
+       !(is_live(0, i) && block[0].is_carried) && !(is_live(1, i) && block[1].is_carried) ->
        begin_call();
        begin_to_end(s, i);
        goto end_stream
+    :: b == 1 && i == 1 && is_alive(i) && !is_used(i) && !slot[s].is_locked ->
+       calls++;
+       become_idle(s, i);
+       b = 0; i = 0; s = 0;
+       goto end_idle
+    :: b == 0 && i == 1 && slot[s].tenant == i && slot[s].is_idle ->
+       calls++;
+       slot[s].is_idle = false;
+       b = 0; i = 0; s = 0;
+       goto end_idle
+    :: b == 1 && i == 1 && slot[s].tenant == i && slot[s].is_idle && !slot[s].is_locked &&
+       !is_live(0, i) && !is_live(1, i) ->
+       calls++;
+       retire_stream(s, i);
+       b = 0; i = 0; s = 0;
+       goto end_idle
     :: block[b].place == LATE && block[b].user == i ->
        begin_call();
        block[b].place = HELD;
        name = i;
        why = FREE_LATE;
        if
-       :: slot[s].tenant == i -> mark = slot[s].issued
-       :: else
+       :: slot[s].tenant == i &&
+          (slot[s].has_ended || (slot[s].is_idle && !slot[s].has_next)) -> mark = slot[s].issued
+       :: slot[s].tenant == i &&
+          !(slot[s].has_ended || (slot[s].is_idle && !slot[s].has_next)) ->
+          slot[s].has_next = true;
+          mark = slot[s].issued + 1
+       :: slot[s].tenant != i
        fi;
        goto ask
     :: else -> b = 0; i = 0; s = 0; goto end_idle
@@ -398,6 +468,10 @@ retire:
    * whoever empties its cache. */
 seal:
   atomic {
+    if
+    :: slot[s].is_idle && !slot[s].has_next -> return_from_call()
+    :: else
+    fi;
     slot[s].has_next = true;
     name = i;
     mark = slot[s].issued + 1;
@@ -406,10 +480,20 @@ seal:
 ask:
   atomic {
     !slot[s].is_locked;
+    /* A mark that was promised while the stream ended covers no work after the seal. */
+    if
+    :: slot[s].tenant == name && slot[s].has_ended && mark > slot[s].issued -> mark = slot[s].issued
+    :: else
+    fi;
     if
     :: !is_pending(s, name, mark) || (why == SEAL && slot[s].has_ended) ->
        is_done = true;
        goto answer
+    :: else
+    fi;
+    if
+    :: slot[s].is_unsealed && (why == QUERY || why == SEAL) -> return_from_call()
+    :: slot[s].is_unsealed && why != QUERY && why != SEAL -> goto context
     :: else
     fi;
     slot[s].is_locked = true;
@@ -420,12 +504,20 @@ ask:
     find_record(name, mark, r);
     if
     :: r != 0 -> goto answer
+    :: r == 0 && slot[s].is_idle && !M12 ->
+       slot[s].is_locked = false;
+       if
+       :: M13 -> is_done = true; goto answer
+       :: !M13 && (why == QUERY || why == SEAL) -> return_from_call()
+       :: else -> goto context
+       fi
     :: else -> assert(!slot[s].has_ended)
     fi;
     now = slot[s].issued
   };
   /* Between reading issued and this, others submit work, free and take marks. */
   atomic {
+    assert(!slot[s].is_idle);
     record(name, now);
     r = records[name].count;
     if
@@ -491,9 +583,42 @@ answer:
      }
   fi;
 
+  /* --- A wait for the context. It covers what was submitted before it, also to a stream that the
+   * owner has destroyed. What an idle stream has promised is issued first. */
+context:
+  atomic {
+    if
+    :: slot[s].tenant == name && slot[s].is_idle ->
+       slot[s].has_next = false;
+       slot[s].issued++;
+       now = slot[s].issued
+    :: slot[s].tenant == name && slot[s].is_unsealed -> now = slot[s].issued
+    :: else -> now = 0
+    fi;
+    record(name, records[name].sequence[records[name].count - 1]);
+    r = records[name].count
+  };
+  atomic {
+    records[name].passed >= r ->
+    see_done(s, now);
+    if
+    :: why == STEAL -> hand_out(b, i)
+    :: why == FREE_LATE -> give_to_all(b)
+    :: why == SYNCHRONIZE
+    fi;
+    return_from_call()
+  };
+
   /* --- Streams */
 synchronize:
   atomic {
+    if
+    :: slot[s].is_idle || slot[s].is_unsealed ->
+       name = i;
+       why = SYNCHRONIZE;
+       goto context
+    :: else
+    fi;
     /* Not behind the seal: the last mark of an ended stream must stay the one its record covers. */
     M11 || !slot[s].is_locked;
     is_done = slot[s].has_next && (M11 || !slot[s].has_ended);

@@ -263,6 +263,9 @@ class FakeBackend final : public Backend {
     if (!stream) return stream.failure();
     return BorrowedStream{*stream, handle.value, false};
   }
+  StreamIdentity identify_stream(NativeStream handle) noexcept override {
+    return {.id = handle.value, .is_default = handle.value == 0};
+  }
   void destroy_stream(NativeStream stream) noexcept override {
     if (forget(ledger_->streams_, stream.value)) host_->destroy_stream(stream);
   }

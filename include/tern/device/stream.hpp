@@ -288,8 +288,11 @@ class TERN_EXPORT Stream : public StreamRef {
   /// this Stream is destroyed. Destroying this Stream does not destroy the owner's stream.
   ///
   /// Borrowing one stream twice returns two Streams that refer to the same stream, with one id. The
-  /// driver's default stream is the default stream of the device. Needs
-  /// Capability::borrowed_streams.
+  /// driver's default stream is the default stream of the device. A stream that is borrowed again
+  /// and again keeps its id, and borrowing it costs two driver calls.
+  ///
+  /// Fails with stream_misuse if the stream is being captured into a graph and is not borrowed yet.
+  /// The capture stays valid. Needs Capability::borrowed_streams.
   [[nodiscard]] static Result<Stream> try_borrow(const Device& device,
                                                  NativeStream handle) noexcept;
   [[nodiscard]] static Stream borrow(const Device& device, NativeStream handle,
@@ -306,8 +309,11 @@ class TERN_EXPORT Stream : public StreamRef {
 
  private:
   Stream(std::shared_ptr<DeviceState> device, StreamRef ref) noexcept;
+  /// Borrows a stream that the device does not know yet.
+  static Result<Stream> try_borrow_new(const Device& device, NativeStream handle) noexcept;
   void end() noexcept;
 
+  // Null for a borrowed stream, whose loan keeps the device open.
   std::shared_ptr<DeviceState> device_;
 };
 

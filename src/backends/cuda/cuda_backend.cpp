@@ -253,6 +253,11 @@ class CudaBackend final : public Backend {
   Result<BorrowedStream> borrow_stream(NativeStream handle) noexcept override {
     return streams_.borrow(handle);
   }
+  StreamIdentity identify_stream(NativeStream handle) noexcept override {
+    return streams_.identify(handle);
+  }
+  void forget_stream(NativeStream stream) noexcept override { streams_.forget(stream); }
+  Result<void> synchronize_everything() noexcept override { return streams_.synchronize_context(); }
   NativeStream native_handle(NativeStream stream) noexcept override {
     return CudaStreams::handle_of(stream);
   }

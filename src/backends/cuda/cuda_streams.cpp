@@ -93,7 +93,16 @@ Result<BorrowedStream> CudaStreams::borrow(NativeStream handle) {
         .with("a", context_.spec())
         .with("b", "of another device, or not the primary context");
   }
-  if (cu.cuStreamGetId != nullptr) {
+  if (borrowed.is_default) return borrowed;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (Result<void> known =
+          context_.check(cu.cuStreamIsCapturing(raw(value), &status), "cuStreamIsCapturing");
+      !known) {
+    return known.failure();
+  }
+  borrowed.is_captured = status != CU_STREAM_CAPTURE_STATUS_NONE;
+  // Reading the id of a captured stream would invalidate the capture.
+  if (cu.cuStreamGetId != nullptr && !borrowed.is_captured) {
     unsigned long long id = 0;
     if (Result<void> known = context_.check(cu.cuStreamGetId(raw(value), &id), "cuStreamGetId");
         !known) {
@@ -101,7 +110,7 @@ Result<BorrowedStream> CudaStreams::borrow(NativeStream handle) {
     }
     borrowed.id = id;
   }
-  if (borrowed.is_default) return borrowed;
+  borrowed.can_be_kept = value != stream_per_thread;
   try {
     std::unique_ptr<ThreadStream> own;
     if (value == stream_per_thread) {
@@ -117,11 +126,47 @@ Result<BorrowedStream> CudaStreams::borrow(NativeStream handle) {
   return borrowed;
 }
 
+// The driver needs no current context for the handle of a stream. For a per-thread stream it
+// returns the id of the current context's, which is known only if it is ours.
+StreamIdentity CudaStreams::identify(NativeStream handle) const noexcept {
+  const DriverTable& cu = context_.cu();
+  if (!context_.can_call() || cu.cuStreamGetId == nullptr) return {};
+  if (handle.value <= stream_legacy) return {.is_default = true};
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  unsigned long long id = 0;
+  if (cu.cuStreamIsCapturing(raw(handle.value), &status) != CUDA_SUCCESS ||
+      status != CU_STREAM_CAPTURE_STATUS_NONE ||
+      cu.cuStreamGetId(raw(handle.value), &id) != CUDA_SUCCESS) {
+    return {};
+  }
+  return {.id = id};
+}
+
+void CudaStreams::forget(NativeStream stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find_if(streams_, [&](const Entry& entry) {
+    return entry.native.value == stream.value && entry.is_borrowed;
+  });
+  if (found == streams_.end()) return;
+  *found = streams_.back();
+  streams_.pop_back();
+}
+
+Result<void> CudaStreams::synchronize_context() noexcept {
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
+  // The driver would end the capture of a blocking stream.
+  if (Result<void> able = context_.check(is_capturing(raw(stream_legacy)), "cuStreamIsCapturing");
+      !able) {
+    return able;
+  }
+  return context_.check(context_.cu().cuCtxSynchronize(), "cuCtxSynchronize");
+}
+
 void CudaStreams::destroy(NativeStream stream) noexcept {
   bool is_borrowed = false;
   const ContextScope scope(context_);
   const Result<CUstream> handle = resolve(stream);
-  bool must_wait = false;
   {
     // In one step for a thread that waits for all streams: either the stream is listed, or its last
     // event is.
@@ -135,17 +180,16 @@ void CudaStreams::destroy(NativeStream stream) noexcept {
     is_borrowed = found->is_borrowed;
     *found = streams_.back();
     streams_.pop_back();
-    // A captured stream must not be queried, and work in a graph is not pending work.
-    if (scope && handle && is_capturing(*handle) == CUDA_SUCCESS &&
-        context_.cu().cuStreamQuery(*handle) == CUDA_ERROR_NOT_READY) {
-      must_wait = !leave_orphan(*handle);
+    // A captured stream must not be queried, and work in a graph is not pending work. If the driver
+    // does not answer, work may be pending.
+    if (scope && handle && !is_about_capture(is_capturing(*handle)) &&
+        context_.cu().cuStreamQuery(*handle) != CUDA_SUCCESS && !leave_orphan(*handle) &&
+        // If no event can be left behind, wait for the work.
+        context_.cu().cuStreamSynchronize(*handle) != CUDA_SUCCESS) {
+      ++untracked_ends_;
     }
   }
-  if (scope && handle) {
-    // If no event can be left behind, wait for the work.
-    if (must_wait) static_cast<void>(context_.cu().cuStreamSynchronize(*handle));
-    if (!is_borrowed) static_cast<void>(context_.cu().cuStreamDestroy(*handle));
-  }
+  if (scope && handle && !is_borrowed) static_cast<void>(context_.cu().cuStreamDestroy(*handle));
   if (is_thread_stream(stream)) delete thread_stream(stream);
 }
 
@@ -197,7 +241,7 @@ bool CudaStreams::leave_orphan(CUstream stream) noexcept {
 void CudaStreams::forget_finished() noexcept {
   std::erase_if(orphans_, [&](const Orphan& orphan) {
     if (orphan.waiters > 0) return false;
-    if (context_.cu().cuEventQuery(orphan.end) == CUDA_ERROR_NOT_READY) return false;
+    if (context_.cu().cuEventQuery(orphan.end) != CUDA_SUCCESS) return false;
     static_cast<void>(context_.cu().cuEventDestroy(orphan.end));
     return true;
   });
@@ -261,6 +305,7 @@ Result<void> CudaStreams::synchronize_all() noexcept {
   if (!scope) return scope.failure();
   std::vector<CUevent> events, left;
   Result<void> recorded;
+  std::size_t untracked_ends = 0;
   try {
     // Recording is quick and happens under the lock, so that no stream ends meanwhile. Waiting
     // happens outside the lock.
@@ -300,6 +345,7 @@ Result<void> CudaStreams::synchronize_all() noexcept {
       ++orphan.waiters;
       left.push_back(orphan.end);
     }
+    untracked_ends = untracked_ends_;
   } catch (const std::bad_alloc&) {
     return no_host_memory(sizeof(Entry), "synchronisation");
   }
@@ -308,6 +354,12 @@ Result<void> CudaStreams::synchronize_all() noexcept {
     Result<void> waited =
         context_.check(context_.cu().cuEventSynchronize(end), "cuEventSynchronize");
     if (!waited && finished) finished = waited;
+  }
+  if (untracked_ends > 0) {
+    Result<void> waited = synchronize_context();
+    if (!waited && finished) finished = waited;
+    const std::lock_guard lock(mutex_);
+    if (waited && untracked_ends_ == untracked_ends) untracked_ends_ = 0;
   }
   {
     const std::lock_guard lock(mutex_);

@@ -7,8 +7,9 @@
 // for the same purpose.
 //
 // Streams of other code can be borrowed. The driver's stream id, which is never reused, tells
-// whether two handles are one stream. A per-thread default stream is valid only on its own thread;
-// work from another thread fails.
+// whether two handles are one stream. The driver tells it only while the stream is not captured:
+// the call would invalidate the capture. A per-thread default stream is valid only on its own
+// thread; work from another thread fails.
 //
 // Thread-safe.
 
@@ -37,6 +38,8 @@ class CudaStreams {
   [[nodiscard]] static NativeStream default_stream() noexcept { return {stream_legacy}; }
   [[nodiscard]] Result<NativeStream> create(const StreamOptions& options);
   [[nodiscard]] Result<BorrowedStream> borrow(NativeStream handle);
+  [[nodiscard]] StreamIdentity identify(NativeStream handle) const noexcept;
+  void forget(NativeStream stream) noexcept;
   void destroy(NativeStream stream) noexcept;
 
   /// Returns the driver's handle for other libraries. For a per-thread stream, returns its
@@ -50,6 +53,7 @@ class CudaStreams {
   [[nodiscard]] Result<bool> query(NativeStream stream) noexcept;
   [[nodiscard]] Result<void> synchronize(NativeStream stream) noexcept;
   [[nodiscard]] Result<void> synchronize_all() noexcept;
+  [[nodiscard]] Result<void> synchronize_context() noexcept;
   [[nodiscard]] Result<bool> is_capturing(NativeStream stream) noexcept;
 
   [[nodiscard]] Result<NativeEvent> create_event(bool has_timing) noexcept;
@@ -98,6 +102,9 @@ class CudaStreams {
   std::mutex mutex_;
   std::vector<Entry> streams_;   // guarded by mutex_
   std::vector<Orphan> orphans_;  // guarded by mutex_; streams destroyed with pending work
+  // Streams that were destroyed with pending work for which nothing else can wait than a wait for
+  // the context.
+  std::size_t untracked_ends_ = 0;  // guarded by mutex_
 };
 
 }  // namespace tern::cuda

@@ -46,6 +46,7 @@ namespace tern::cuda {
   TERN_DRIVER_ENTRY(cuCtxSetCurrent, cuCtxSetCurrent, 4000, required, (CUcontext context))         \
   TERN_DRIVER_ENTRY(cuCtxPushCurrent, cuCtxPushCurrent, 4000, required, (CUcontext context))       \
   TERN_DRIVER_ENTRY(cuCtxPopCurrent, cuCtxPopCurrent, 4000, required, (CUcontext * context))       \
+  TERN_DRIVER_ENTRY(cuCtxSynchronize, cuCtxSynchronize, 2000, required, ())                        \
   TERN_DRIVER_ENTRY(cuCtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange, 5050, required,      \
                     (int* least, int* greatest))                                                   \
   TERN_DRIVER_ENTRY(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, 4000, required,                  \

@@ -148,6 +148,23 @@ CUresult about(DriverEntry entry, CUdevice device, const void* answer, Body body
   });
 }
 
+/// Runs an entry that only reads what a handle is. The streams that have no handle of their own
+/// need a current context.
+template <class Body>
+CUresult about_handle(DriverEntry entry, CUstream handle, const void* answer, Body body) noexcept {
+  const bool has_own = as_number(handle) > stream_per_thread;
+  return call(entry, has_own ? Demand::initialised : Demand::context,
+              [&](const Here& here) -> CUresult {
+                const std::shared_ptr<FakeStream> stream = stream_of(here, handle);
+                if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+                if (answer == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                if (const std::optional<CUresult> lost = here.state.sticky(stream->device)) {
+                  return *lost;
+                }
+                return body(here, *stream);
+              });
+}
+
 /// Runs an entry that queries a stream.
 template <class Body>
 CUresult about(DriverEntry entry, CUstream handle, const void* answer, Body body) noexcept {

@@ -304,6 +304,16 @@ void FakeDriverState::invalidate(const FakeStream& stream) {
   }
 }
 
+bool FakeDriverState::invalidate_captures(std::uint32_t device) {
+  bool has_any = false;
+  const std::lock_guard lock(mutex);
+  for (FakeCapture& capture : captures) {
+    if (capture.stream->device != device) continue;
+    has_any = capture.is_invalid = true;
+  }
+  return has_any;
+}
+
 bool FakeDriverState::may_disturb() {
   const cuda::CUstreamCaptureMode mode = thread().capture_mode;
   if (mode == cuda::CU_STREAM_CAPTURE_MODE_RELAXED) return true;

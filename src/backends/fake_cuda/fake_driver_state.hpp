@@ -203,6 +203,8 @@ struct FakeDriverState {
   // Captures by other libraries.
   [[nodiscard]] std::optional<FakeCapture> capture_of(const FakeStream& stream);
   void invalidate(const FakeStream& stream);
+  /// Invalidates all captures of a device. Returns false if there are none.
+  [[nodiscard]] bool invalidate_captures(std::uint32_t device);
   /// Returns whether this thread may make a call that could disturb a capture. If it returns false,
   /// the disturbed captures are now invalid.
   [[nodiscard]] bool may_disturb();

@@ -32,6 +32,13 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   });
 }
 
+CUresult cuCtxSynchronize() {
+  return call(DriverEntry::cuCtxSynchronize, Demand::context, [&](const Here& here) -> CUresult {
+    if (here.state.invalidate_captures(here.device)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    return result_of(here.backend().synchronize());
+  });
+}
+
 CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
   return call(DriverEntry::cuStreamCreateWithPriority, Demand::context,
               [&](const Here& here) -> CUresult {
@@ -103,32 +110,38 @@ CUresult cuStreamGetFlags(CUstream handle, unsigned* flags) {
 }
 
 CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
-  return about(DriverEntry::cuStreamGetCtx, handle, context,
-               [&](const Here&, const FakeStream& stream) {
-                 *context = context_of(stream.device);
-                 return CUDA_SUCCESS;
-               });
+  return about_handle(DriverEntry::cuStreamGetCtx, handle, context,
+                      [&](const Here&, const FakeStream& stream) {
+                        *context = context_of(stream.device);
+                        return CUDA_SUCCESS;
+                      });
 }
 
 CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
-  return about(DriverEntry::cuStreamGetId, handle, id, [&](const Here&, const FakeStream& stream) {
-    *id = stream.id;
-    return CUDA_SUCCESS;
-  });
+  return about_handle(DriverEntry::cuStreamGetId, handle, id,
+                      [&](const Here& here, const FakeStream& stream) -> CUresult {
+                        // Driver 580 does the same, in every capture mode.
+                        if (const CUresult captured = refuse_captured(here, stream);
+                            captured != CUDA_SUCCESS) {
+                          return captured;
+                        }
+                        *id = stream.id;
+                        return CUDA_SUCCESS;
+                      });
 }
 
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
-  return about(DriverEntry::cuStreamIsCapturing, handle, status,
-               [&](const Here& here, const FakeStream& stream) {
-                 if (stream.is_legacy && here.state.has_blocking_capture(stream.device)) {
-                   return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-                 }
-                 const std::optional<FakeCapture> capture = here.state.capture_of(stream);
-                 *status = !capture              ? CU_STREAM_CAPTURE_STATUS_NONE
-                           : capture->is_invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-                                                 : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-                 return CUDA_SUCCESS;
-               });
+  return about_handle(DriverEntry::cuStreamIsCapturing, handle, status,
+                      [&](const Here& here, const FakeStream& stream) {
+                        if (stream.is_legacy && here.state.has_blocking_capture(stream.device)) {
+                          return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+                        }
+                        const std::optional<FakeCapture> capture = here.state.capture_of(stream);
+                        *status = !capture              ? CU_STREAM_CAPTURE_STATUS_NONE
+                                  : capture->is_invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                                                        : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+                        return CUDA_SUCCESS;
+                      });
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {

@@ -198,7 +198,8 @@ Result<Block> Pool::try_allocate(const Request& request, bool is_miss) noexcept 
   if (!is_same_process(process_)) return check_not_forked(process_).failure();
   if (id) {
     // A stream that takes the range must not end without a mark after its work.
-    if (const Result<Mark> mark = request.stream.try_next_mark(); !mark) return mark.failure();
+    if (!request.stream.is_usable()) return request.stream.try_next_mark().failure();
+    static_cast<void>(DeviceState::state_of(request.stream)->promise_next_of_free());
   }
   const Result<StreamCache*> cache = try_cache(home_of(id));
   if (!cache) return cache.failure();
@@ -406,6 +407,10 @@ Descriptor* Pool::steal(Search& search) noexcept {
       if (range != nullptr || &cache == &search.cache) return;
       range = Ranges::find_in_flight(cache.lane, search.granules, search.alignment);
       if (range == nullptr) return;
+      if (DeviceState::of(device_)->is_out_of_reach({cache.lane.stream, range->sequence})) {
+        range = nullptr;
+        return;
+      }
       ranges_.take_in_flight(*range, search.granules, search.alignment);
       donor = &cache;
       behind = {cache.lane.stream, range->sequence};
@@ -563,12 +568,14 @@ Result<void> Pool::free_elsewhere(Descriptor& range, StreamCache& home, StreamRe
 void Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_use, const Block& block,
                        CallSite site) noexcept {
   const StreamId id = stream.id();
+  // The host reuses the block only when its mark is done, so the mark must get an event.
+  if (host_shares_ && last_use) DeviceState::state_of(stream)->need_seal();
   if (wants_notes_) {
     if (id && last_use) {
       stream.note_subrelease(as_note(block), site);
       // Another thread may have recorded the mark before the free was announced; the next mark
       // covers it.
-      last_use.sequence = DeviceState::state_of(stream)->promise_next();
+      last_use.sequence = DeviceState::state_of(stream)->promise_next_of_free();
       range.place->sequence.store(last_use.sequence, std::memory_order_relaxed);
     } else {
       device_.note_subrelease(as_note(block), site);

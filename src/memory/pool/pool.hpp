@@ -456,13 +456,12 @@ inline Pool::Hit Pool::take_cached(StreamCache& cache, std::size_t bytes) noexce
 inline Pool::Hit Pool::begin_cached(StreamCache& cache, const Request& request) noexcept {
   const StreamId id = request.stream.id();
   const std::lock_guard lock(cache.lock);
-  // If the stream has used this cache before, it belongs to this device.
-  if (cache.stream != id) {
-    if (!host_shares_ || id.device() != device_id_) return {};
-    // The cache is shared, so the stream may never have been seen. Request a mark now: if the
-    // stream is destroyed before the block is freed, there must be a mark after its work.
-    static_cast<void>(DeviceState::state_of(request.stream)->promise_next());
-  }
+  // If the stream has used this cache before, it belongs to this device. A shared cache may never
+  // have seen the stream.
+  if (cache.stream != id && (!host_shares_ || id.device() != device_id_)) return {};
+  // Request a mark now: if the stream ends before the block is freed, there must be a mark after
+  // its work.
+  if (id) static_cast<void>(DeviceState::state_of(request.stream)->promise_next_of_free());
   const Hit hit = take_cached(cache, request.bytes);
   if (hit.range != nullptr) begin_block(*hit.range, cache, request);
   return hit;
@@ -495,7 +494,8 @@ inline Result<void> Pool::try_free(const Block& block, StreamRef stream,
       !can_use(stream)) {
     return free_slow(block, place, stream, site);
   }
-  const Mark last_use = id ? Mark{id, DeviceState::state_of(stream)->promise_next()} : Mark{};
+  const Mark last_use =
+      id ? Mark{id, DeviceState::state_of(stream)->promise_next_of_free()} : Mark{};
   auto& range = *reinterpret_cast<Descriptor*>(place->note.load(std::memory_order_relaxed));
   // Do not use place->stream for this: another thread that frees the block may be changing it.
   StreamCache& home = *range.home.load(std::memory_order_relaxed);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <optional>
 #include <set>
 #include <string>
@@ -364,14 +365,17 @@ TEST(CudaStreams, ThatWereBeingCapturedWhenTheyEndedGiveTheirPlaceBack) {
   const CUstream captured = bench.foreign_stream();
   const Device device(bench.open(0).value());
   std::set<std::uint32_t> slots;
-  bench.capture(captured, CU_STREAM_CAPTURE_MODE_RELAXED);
   for (int i = 0; i < 20; ++i) {
-    const Stream borrowed = Stream::borrow(device, native(captured));
-    slots.insert(borrowed.id().slot());
-    static_cast<void>(borrowed.mark());
+    {
+      const Stream borrowed = Stream::borrow(device, native(captured));
+      slots.insert(borrowed.id().slot());
+      bench.capture(captured, CU_STREAM_CAPTURE_MODE_RELAXED);
+      static_cast<void>(borrowed.mark());
+    }
+    EXPECT_TRUE(bench.is_capturing(captured));
+    bench.fake.end_capture(captured);
   }
   EXPECT_LE(slots.size(), 2u);
-  bench.fake.end_capture(captured);
   bench.end_foreign(captured);
 }
 
@@ -387,6 +391,38 @@ TEST(CudaStreams, ThatCanLeaveNothingBehindAreWaitedFor) {
     EXPECT_GE(bench.fake.calls("cuStreamSynchronize"), 1u);
     EXPECT_EQ(bench.fake.live().events, 0u);
     EXPECT_EQ(bench.fake.live().streams, 0u);
+  }
+}
+
+TEST(CudaStreams, ThatEndWhileTheDriverHasFaultsAreStillWaitedFor) {
+  for (const std::vector<const char*>& failing :
+       {std::vector{"cuEventQuery"}, std::vector{"cuStreamQuery"},
+        std::vector{"cuStreamIsCapturing"}, std::vector{"cuEventRecord", "cuStreamSynchronize"}}) {
+    SCOPED_TRACE(failing[0]);
+    StreamBench bench;
+    std::vector<std::uint64_t> holds;
+    for (const char* const call : failing) {
+      bench.fake.fail_calls_from(call, 1, CUDA_ERROR_UNKNOWN);
+    }
+    for (int i = 0; i < 20; ++i) {
+      const NativeStream stream = bench.stream();
+      holds.push_back(bench.hold(stream));
+      bench.device().destroy_stream(stream);
+    }
+    bench.fake.clear_failures();
+    std::atomic<bool> has_resumed = false;
+    test::Thread other([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      has_resumed = true;
+      for (const std::uint64_t hold : holds) bench.fake.resume(hold);
+    });
+    bench.synchronize();
+    EXPECT_TRUE(has_resumed);
+    other.join();
+    const std::uint64_t waits = bench.fake.calls("cuCtxSynchronize");
+    bench.synchronize();
+    EXPECT_EQ(bench.fake.calls("cuCtxSynchronize"), waits) << "one wait is enough";
+    EXPECT_EQ(bench.fake.live().events, 0u);
   }
 }
 

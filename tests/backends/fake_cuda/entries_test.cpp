@@ -94,6 +94,7 @@ class Walk {
     TERN_STEP(cuStreamGetCtx(stream, &context));
     TERN_STEP(cuStreamGetId(stream, &id));
     TERN_STEP(cuStreamIsCapturing(stream, &status));
+    TERN_STEP(cuCtxSynchronize());
     TERN_STEP(cuThreadExchangeStreamCaptureMode(&mode));
     TERN_STEP(cuEventCreate(&first, CU_EVENT_DEFAULT));
     TERN_UNDO(cuEventDestroy(first));

@@ -22,6 +22,61 @@ TEST(FakeCudaStreams, GivesADestroyedStreamsHandleToTheNextOneWithAnotherId) {
   EXPECT_NE(first_id, second_id);
 }
 
+TEST(FakeCudaStreams, LosesACaptureToAQuestionForTheIdOrAWaitForTheContext) {
+  FakeDriverBench bench;
+  const CUstream stream = bench.stream(), other = bench.stream();
+  const auto status = [&] {
+    CUstreamCaptureStatus now = CU_STREAM_CAPTURE_STATUS_NONE;
+    EXPECT_EQ(bench.cu.cuStreamIsCapturing(stream, &now), CUDA_SUCCESS);
+    return now;
+  };
+  unsigned long long id = 0;
+  for (const auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED}) {
+    bench.driver.begin_capture(stream, mode);
+    EXPECT_EQ(bench.cu.cuStreamGetId(other, &id), CUDA_SUCCESS);
+    EXPECT_EQ(status(), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    EXPECT_EQ(bench.cu.cuStreamGetId(stream, &id), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    EXPECT_EQ(status(), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    bench.driver.end_capture(stream);
+    bench.driver.begin_capture(stream, mode);
+    EXPECT_EQ(bench.cu.cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    EXPECT_EQ(status(), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    bench.driver.end_capture(stream);
+  }
+}
+
+TEST(FakeCudaStreams, WaitsForAllWorkOfTheContextAlsoOfDestroyedStreams) {
+  FakeDriverBench bench;
+  const CUstream stream = bench.stream();
+  bool has_run = false;
+  ASSERT_EQ(bench.cu.cuLaunchHostFunc(
+                stream, [](void* flag) { *static_cast<bool*>(flag) = true; }, &has_run),
+            CUDA_SUCCESS);
+  ASSERT_EQ(bench.cu.cuStreamDestroy(stream), CUDA_SUCCESS);
+  EXPECT_FALSE(has_run) << "the schedule is lazy";
+  EXPECT_EQ(bench.cu.cuCtxSynchronize(), CUDA_SUCCESS);
+  EXPECT_TRUE(has_run);
+}
+
+TEST(FakeCudaStreams, TellsWhatAHandleIsWithoutACurrentContext) {
+  FakeDriverBench bench;
+  const CUstream stream = bench.stream();
+  test::Thread([&] {
+    unsigned long long id = 0;
+    CUcontext context = nullptr;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    EXPECT_EQ(bench.cu.cuStreamGetId(stream, &id), CUDA_SUCCESS);
+    EXPECT_EQ(bench.cu.cuStreamGetCtx(stream, &context), CUDA_SUCCESS);
+    EXPECT_EQ(bench.cu.cuStreamIsCapturing(stream, &status), CUDA_SUCCESS);
+    EXPECT_EQ(context, bench.contexts[0]);
+    for (const std::uintptr_t special : {std::uintptr_t{0}, stream_legacy, stream_per_thread}) {
+      const auto handle = reinterpret_cast<CUstream>(special);
+      EXPECT_EQ(bench.cu.cuStreamGetId(handle, &id), CUDA_ERROR_INVALID_CONTEXT);
+      EXPECT_EQ(bench.cu.cuStreamIsCapturing(handle, &status), CUDA_ERROR_INVALID_CONTEXT);
+    }
+  }).join();
+}
+
 TEST(FakeCudaStreams, GivesADestroyedEventsHandleToTheNextOneWithoutItsRecord) {
   FakeDriverBench bench;
   const CUstream stream = bench.stream();

@@ -72,6 +72,17 @@ struct BorrowedStream {
   std::uint64_t id = 0;
   /// True if the handle is the default stream of the device, which Tern already has.
   bool is_default = false;
+  /// True if the stream is being captured into a graph. The id is 0 then: reading it would end the
+  /// capture.
+  bool is_captured = false;
+  /// True if every thread may use the handle, and forget_stream() can be called.
+  bool can_be_kept = false;
+};
+
+/// Which stream a handle is: the default stream, or the one with this id. Id 0: not known.
+struct StreamIdentity {
+  std::uint64_t id = 0;
+  bool is_default = false;
 };
 
 class TERN_EXPORT Backend {
@@ -195,6 +206,18 @@ class TERN_EXPORT Backend {
   /// Needs borrowed_streams. Borrows a stream by the driver's handle. The owner keeps the stream
   /// alive until destroy_stream(), which ends the loan and not the owner's stream.
   [[nodiscard]] virtual Result<BorrowedStream> borrow_stream(NativeStream handle) noexcept;
+  /// Returns the id that borrow_stream() would return, with as few driver calls as possible, so
+  /// that a stream that was borrowed before is found quickly. Never fails: id 0 stands for every
+  /// doubt. The default returns id 0.
+  [[nodiscard]] virtual StreamIdentity identify_stream(NativeStream handle) noexcept;
+  /// Forgets a borrowed stream without calling the driver. The stream can still be used, but
+  /// synchronize() no longer waits for it, and destroy_stream() is not called. The owner may
+  /// destroy it at any time. The default does nothing.
+  virtual void forget_stream(NativeStream stream) noexcept;
+  /// Like synchronize(), but also waits for streams that the backend does not know, such as those
+  /// that other code has destroyed. Ends graph captures that are in progress, so call it only if
+  /// nothing else helps. The default calls synchronize().
+  [[nodiscard]] virtual Result<void> synchronize_everything() noexcept;
   /// Returns the driver's handle of the stream, for code that calls the driver itself. The default
   /// returns `stream`.
   [[nodiscard]] virtual NativeStream native_handle(NativeStream stream) noexcept;
