@@ -22,7 +22,7 @@ std::uintptr_t number(const void* address) noexcept {
 /// On an idle stream, smaller copies from pageable memory are left to the driver, which copies
 /// small amounts to the device as fast as staging does. The threads copy to pageable memory from
 /// 256 KiB on.
-constexpr std::size_t min_staged_to_device_bytes = 2 * mib, min_threads_to_host_bytes = 256 * kib;
+constexpr std::size_t min_staged_to_device_bytes = 8 * mib, min_threads_to_host_bytes = 256 * kib;
 
 /// Returns the shortest equivalent pattern. Most 8-byte fill values are zero.
 Pattern shortest(const Pattern& pattern) noexcept {

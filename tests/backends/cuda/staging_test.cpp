@@ -675,23 +675,21 @@ TEST(CudaStaging, ASmallCopyToTheHostUsesOneSlot) {
 }
 
 TEST(CudaStaging, ACopyThatDoesNotFitTheSmallSlotIsUnavailable) {
-  std::vector<std::byte> destination(copy_bytes);
-  const auto copy = [&](Bench& bench, std::size_t bytes) {
+  const auto copy = [](std::size_t small_bytes, std::size_t bytes) {
+    StagingOptions options = with_small_slot();
+    options.small_bytes = small_bytes;
+    Bench bench(sim::bench_options(), options);
+    bench.fill(1, bench.user);
+    bench.synchronize(bench.user);
+    std::vector<std::byte> destination(bytes);
     return bench.staging
         ->copy_small_to_host(StagedCopy::to_host(destination.data(), bench.device, bytes))
         .kind;
   };
-  StagingOptions options = with_small_slot();
-  options.small_bytes = 1000;
-  Bench fits(sim::bench_options(), options);
-  EXPECT_EQ(copy(fits, 1000), Kind::staged);
-  EXPECT_EQ(copy(fits, 1001), Kind::unavailable);
-  options.small_bytes = 0;
-  Bench off(sim::bench_options(), options);
-  EXPECT_EQ(copy(off, 1), Kind::unavailable);
-  options.small_bytes = options.ring_bytes;
-  Bench narrow(sim::bench_options(), options);
-  EXPECT_EQ(copy(narrow, 1), Kind::unavailable);
+  EXPECT_EQ(copy(1000, 1000), Kind::staged);
+  EXPECT_EQ(copy(1000, 1001), Kind::unavailable);
+  EXPECT_EQ(copy(0, 1), Kind::unavailable);
+  EXPECT_EQ(copy(with_small_slot().ring_bytes, 1), Kind::unavailable) << "the ring is too small";
 }
 
 // Threads that find the slot in use copy in another way.
