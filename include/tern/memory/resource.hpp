@@ -60,10 +60,11 @@ struct Request {
   CallSite site = CallSite::here();
   /// Only memory that the request's stream freed itself, which needs no wait, may serve the
   /// request.
-  bool only_recycled : 1 = false;
+  bool only_recycled : 4 = false;
   /// The bytes are charged to a budget. A BudgetResource sets this in the requests that it passes
-  /// to its upstream. A pool uses it to tell whether its budgets count all that it holds.
-  bool is_charged : 1 = false;
+  /// to its upstream. A pool uses it to tell whether its budgets count all that it holds. Shares a
+  /// byte with only_recycled, so that it costs no instruction to make a request.
+  bool is_charged : 4 = false;
   Wait wait = Wait::forever;
   /// Bytes reserved earlier with Budget::try_reserve(). The request draws its charge from them
   /// instead of claiming new bytes. Null means no reservation.
