@@ -343,6 +343,8 @@ Result<void> BudgetResource::free_claimed(ChargeClaim claim, const Block& block,
 [[gnu::noinline]] Result<void> BudgetResource::free_unclaimed(const Block& block, StreamRef stream,
                                                               const CallSite& site) noexcept {
   if (!block) return {};
+  // A forked child charges nothing, so its blocks are none of those that existed before.
+  if (book_->is_forked()) return upstream()->try_deallocate(block, stream, site);
   if (book_->is_being_freed(block)) return twice_freed(block, site);
   return free_inherited(block, stream, site);
 }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <mutex>
 #include <new>
-#include <thread>
 #include <utility>
 
 #include "core/process.hpp"
@@ -40,6 +39,7 @@ ChargeBook::ChargeBook(Budget& budget, PendingFrees& frees)
       root_(std::make_unique<Root>()) {}
 
 ChargeBook::~ChargeBook() {
+  while (displaced_ != nullptr) delete std::exchange(displaced_, displaced_->newer);
   for (Lane& lane : lanes_) {
     for (BlockCharge* charge = lane.oldest; charge != nullptr;) {
       BlockCharge* const next = charge->newer;
@@ -98,8 +98,10 @@ BlockCharge* ChargeBook::try_open(const Block& block) noexcept {
         return charge;
       }
       case Phase::claimed:
-        // Another thread has freed the earlier block and is about to add or end the charge.
-        std::this_thread::yield();
+        // The earlier block is freed, and its free has not returned yet.
+        if (!record) record = try_make_record();
+        if (!record) return nullptr;
+        if (displace(*charge, state, record)) return charge;
         break;
       case Phase::pending: {
         if (!record) record = try_make_record();
@@ -119,6 +121,42 @@ BlockCharge* ChargeBook::try_open(const Block& block) noexcept {
       }
     }
   }
+}
+
+// The lock of the lane orders this with add(). The record is in the list before the state changes:
+// the thread that frees the block searches the list once it sees another state.
+bool ChargeBook::displace(BlockCharge& charge, State state,
+                          std::unique_ptr<BlockCharge>& record) noexcept {
+  const std::lock_guard lane_lock(lanes_[state.lane()].lock);
+  const std::lock_guard lock(displaced_mutex_);
+  // Atomic: if the charge has become pending, its lane may be taking a part of it.
+  record->bytes = std::atomic_ref(charge.bytes).load(std::memory_order_relaxed);
+  record->tag = charge.tag;
+  record->order = state.word;
+  record->older = &charge;
+  record->newer = displaced_;
+  displaced_ = record.get();
+  displaced_count_.fetch_add(1, std::memory_order_relaxed);
+  if (charge.try_change(state, {})) {
+    static_cast<void>(record.release());
+    return true;
+  }
+  displaced_ = record->newer;
+  displaced_count_.fetch_sub(1, std::memory_order_relaxed);
+  return false;
+}
+
+std::unique_ptr<BlockCharge> ChargeBook::take_displaced(ChargeClaim claim) noexcept {
+  if (displaced_count_.load(std::memory_order_relaxed) == 0 || is_forked()) return nullptr;
+  const std::lock_guard lock(displaced_mutex_);
+  for (BlockCharge** link = &displaced_; *link != nullptr; link = &(*link)->newer) {
+    BlockCharge* const record = *link;
+    if (record->older != claim.charge || record->order != claim.state.word) continue;
+    *link = record->newer;
+    displaced_count_.fetch_sub(1, std::memory_order_relaxed);
+    return std::unique_ptr<BlockCharge>(record);
+  }
+  return nullptr;
 }
 
 void ChargeBook::begin(BlockCharge& charge, const Block& block, Tag tag, StreamId stream) noexcept {
@@ -143,6 +181,7 @@ void ChargeBook::begin(BlockCharge& charge, const Block& block, Tag tag, StreamI
   // to another lane.
   for (State now = charge.state(); now.count() + 1 == count && now.phase() != Phase::live;
        now = charge.state()) {
+    if (now == State()) break;  // the slot never had a charge, so no drain has ended one
     Lane& lane = lanes_[now.lane()];
     const std::lock_guard lock(lane.lock);
     if (charge.state() == now.as(Phase::none)) {
@@ -195,30 +234,44 @@ void ChargeBook::add(ChargeClaim claim, std::size_t bytes, Mark mark) noexcept {
   const std::size_t home = claim.state.lane(), index = lane_of(mark.stream);
   if (home != index) note_end(home, bytes);
   Lane& lane = lanes_[index];
-  {
-    const std::lock_guard lock(lane.lock);
-    if (home == index) lane.note_end(bytes);
-    // If the state has changed, another thread has got the memory already and has revived the
-    // charge. It does so under the lock of `home`, so here a comparison is enough if that is held.
-    const State pending(claim.state.count(), index, Phase::pending);
-    if (home == index) {
-      if (claim.charge->state_relaxed() != claim.state) return;
-      claim.charge->set_relaxed(pending);
-    } else if (!claim.charge->try_change(claim.state, pending)) {
-      return;
-    }
-    push(index, *claim.charge, mark);
-    if (lane.count() < lane.drain_at) return;
-    // Other threads that free meanwhile need not drain, too.
-    lane.drain_at = 2 * lane.count();
+  // Locked by hand, so that the usual path is as short as possible.
+  lane.lock.lock();
+  if (home == index) lane.note_end(bytes);
+  // If the state has changed, another thread has got the memory or the slot already and has revived
+  // or displaced the charge. It does so under the lock of `home`, so here a comparison is enough if
+  // that is held.
+  const State pending(claim.state.count(), index, Phase::pending);
+  if (home == index ? claim.charge->state_relaxed() != claim.state
+                    : !claim.charge->try_change(claim.state, pending)) [[unlikely]] {
+    lane.lock.unlock();
+    add_displaced(claim, mark);
+    return;
   }
+  if (home == index) claim.charge->set_relaxed(pending);
+  push(index, *claim.charge, mark);
+  if (lane.count() < lane.drain_at) {
+    lane.lock.unlock();
+    return;
+  }
+  // Other threads that free meanwhile need not drain, too.
+  lane.drain_at = 2 * lane.count();
+  lane.lock.unlock();
   drain_due(lane);
+}
+
+[[gnu::noinline]] void ChargeBook::add_displaced(ChargeClaim claim, Mark mark) noexcept {
+  std::unique_ptr<BlockCharge> record = take_displaced(claim);
+  if (!record) return;
+  const std::size_t bytes = record->bytes;
+  const Tag tag = record->tag;
+  add_pending(std::move(record), bytes, tag, mark);
 }
 
 void ChargeBook::end(ChargeClaim claim, std::size_t bytes, Tag tag) noexcept {
   note_end(claim.state.lane(), bytes);
-  // If this fails, another thread has got the memory already and has revived the charge.
-  if (claim.charge->try_change(claim.state, {})) release(bytes, tag);
+  // If this fails, another thread has got the memory or the slot already and has revived or
+  // displaced the charge.
+  if (claim.charge->try_change(claim.state, {}) || take_displaced(claim)) release(bytes, tag);
 }
 
 void ChargeBook::release(std::size_t bytes, Tag tag) noexcept {

@@ -12,7 +12,11 @@
 //
 // Pending charges are in lanes, by stream, with one lock each. Threads with streams of their own
 // share no lane. A charge enters and leaves its lane under the lock of the lane. Devices are
-// queried without a lock.
+// queried without the lock of a lane.
+//
+// An upstream may use the slot of a block again before the free of that block has returned. The
+// charge of the earlier block is then displaced: it gets a record of its own, and the thread that
+// frees the block adds that record. Nobody waits for the free, which may be waiting for the caller.
 //
 // The book outlives its resource while charges are pending. Thread-safe.
 
@@ -113,7 +117,7 @@ class ChargeBook {
   // --- Blocks
 
   /// Prepares the charge of a block that the upstream has just allocated, for begin(). If the slot
-  /// still has the pending charge of an earlier block, that charge gets a record of its own.
+  /// still has the charge of an earlier block, that charge gets a record of its own. Never waits.
   /// Returns null if the host has no memory.
   [[nodiscard]] BlockCharge* try_open(const Block& block) noexcept;
   /// Notes a live block whose bytes were admitted.
@@ -281,6 +285,13 @@ class ChargeBook {
     }
   }
   void note_end(std::size_t lane, std::size_t bytes) noexcept;
+  /// Displaces a claimed charge into the record, which begins a list of its own. Returns false if
+  /// the state has changed.
+  [[nodiscard]] bool displace(BlockCharge& charge, BlockCharge::State state,
+                              std::unique_ptr<BlockCharge>& record) noexcept;
+  /// Returns the displaced charge of the claim, or null. Null in a forked child.
+  [[nodiscard]] std::unique_ptr<BlockCharge> take_displaced(ChargeClaim claim) noexcept;
+  void add_displaced(ChargeClaim claim, Mark mark) noexcept;
   /// Drains a lane that has too many charges.
   void drain_due(Lane& lane) noexcept;
   /// Ends charges whose marks are done, except the newest `kept` ones and those after `last_order`.
@@ -308,6 +319,10 @@ class ChargeBook {
   std::unique_ptr<Root> root_;
   std::atomic<std::uint64_t> used_lanes_ = 0;  // one bit per lane
   std::array<Lane, lane_count> lanes_;
+  Mutex displaced_mutex_;
+  // Records of displaced charges, linked by `newer`: `older` is the charge, `order` its state.
+  BlockCharge* displaced_ = nullptr;  // guarded by displaced_mutex_
+  std::atomic<std::uint32_t> displaced_count_ = 0;
 };
 
 // --- The fast path

@@ -45,6 +45,9 @@ std::size_t PendingFrees::drain() noexcept {
   // Frees that arrive during this call are left for the next one; otherwise it might never end.
   const std::uint64_t last = next_order();
   {
+    // Shared, and held while devices are queried: the budget of a book must not be destroyed before
+    // the book has released its charges. Only making and destroying budgets and BudgetResources of
+    // the tree waits for this.
     const std::shared_lock lock(mutex_);
     for (const Entry& entry : entries_) ended += entry.book->drain(last);
   }

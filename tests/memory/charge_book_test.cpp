@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -21,6 +23,7 @@
 #include "support/forked_child.hpp"
 #include "support/thorough.hpp"
 #include "support/thread.hpp"
+#include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/memory/budget_resource.hpp"
 #include "tern/memory/driver_resource.hpp"
@@ -307,10 +310,73 @@ TEST_F(ChargeBookTest, NeedsNoLockInAForkedChild) {
   expect_empty();
 }
 
+TEST(ChargesOfAForkedChild, LeaveThoseOfOtherBlocksAlone) {
+  if (!test::children_can_allocate) GTEST_SKIP() << "the allocator keeps its locks in the child";
+  const auto memory = std::make_shared<DirectResource>(open_device("host"));
+  const Block inherited = memory->allocate({.bytes = 4 * kib});
+  const BudgetHandle budget = limited(64 * kib);
+  BudgetResource resource(memory, budget);
+  ASSERT_EQ(budget->used_bytes(), 4 * kib);
+  const int child = test::in_a_forked_child([&] {
+    const Result<Block> own = resource.try_allocate({.bytes = 1 * kib});
+    const bool is_uncharged = own && budget->charged_bytes() == 4 * kib;
+    return is_uncharged && resource.try_deallocate(*own, {}) && budget->charged_bytes() == 4 * kib;
+  });
+  EXPECT_EQ(child, 0);
+  resource.deallocate(inherited, {});
+  EXPECT_EQ(budget->charged_bytes(), 0u);
+}
+
+// A request at the limit asks whether it fits without the pending bytes. Meanwhile another thread
+// ends their charge, which must not look like bytes that stay. There are many books with many
+// lanes, so that adding up the pending bytes takes long.
+TEST_F(ChargeBookTest, RefusesNothingWhileAnotherThreadDrains) {
+  budget = limited(64 * kib, "test", {}, Overflow::wait);
+  std::vector<Stream> streams;
+  for (std::size_t i = 0; i < ChargeBook::lane_count; ++i) streams.emplace_back(device);
+  std::vector<std::unique_ptr<BudgetResource>> many;
+  for (int i = 0; i < 100; ++i) {
+    BudgetResource& one = *many.emplace_back(std::make_unique<BudgetResource>(pool, budget));
+    for (const Stream& each : streams) {
+      one.deallocate(one.allocate({.bytes = 256, .stream = each}), each);
+    }
+    ASSERT_TRUE(budget->try_wait_for_pending());
+  }
+  resource = std::make_shared<BudgetResource>(pool, budget);
+  for (int round = 0; round < test::races(64); ++round) {
+    const Block block = resource->allocate({.bytes = 64 * kib, .stream = stream});
+    const std::uint64_t hold = stall(stream);
+    resource->deallocate(block, stream);
+    std::atomic<bool> is_ready = false, has_begun = false;
+    test::Thread drainer([&] {
+      is_ready = true;
+      while (!has_begun) {
+      }
+      const auto begin = std::chrono::steady_clock::now();
+      while (std::chrono::steady_clock::now() - begin <
+             std::chrono::microseconds(round % 16 * 10)) {
+      }
+      sim::resume(device, hold);
+      stream.synchronize();
+      budget->drain();
+    });
+    while (!is_ready) {
+    }
+    has_begun = true;
+    const Result<Block> next = resource->try_allocate({.bytes = 64 * kib, .stream = other});
+    drainer.join();
+    ASSERT_TRUE(next) << next.failure().text();
+    resource->deallocate(*next, other);
+    ASSERT_TRUE(budget->try_wait_for_pending());
+  }
+  many.clear();
+  expect_empty();
+}
+
 // --- Blocks with chosen slots, counts and sizes
 
 /// Hands out blocks without memory: for each request the next of a list.
-class ListedBlocks final : public Resource {
+class ListedBlocks : public Resource {
  public:
   explicit ListedBlocks(Device device) : device_(std::move(device)) {}
 
@@ -342,8 +408,12 @@ class ListedBlocks final : public Resource {
   }
   [[nodiscard]] Result<void> try_deallocate(const Block&, StreamRef,
                                             const CallSite&) noexcept override {
+    if (on_free) std::exchange(on_free, nullptr)();
     return {};
   }
+
+  /// Runs once, inside of the next free.
+  std::function<void()> on_free;
 
  private:
   [[nodiscard]] bool recycle(const Request&, Block& into) noexcept override {
@@ -354,6 +424,12 @@ class ListedBlocks final : public Resource {
   }
 
   const Device device_;
+};
+
+class WaitingBlocks : public ListedBlocks {
+ public:
+  using ListedBlocks::ListedBlocks;
+  [[nodiscard]] ResourceTraits traits() const noexcept override { return {}; }
 };
 
 class ListedBlocksTest : public ChargeBookTest {
@@ -412,6 +488,47 @@ TEST_F(ListedBlocksTest, KeepThePendingChargeIfTheyAreNotRecycled) {
   const Block block = take(4 * kib, stream).value();
   expect_both(4 * kib);
   end(block);
+}
+
+// The upstream calls code that allocates from the same budget before its free returns, and uses the
+// slot again for that.
+TEST_F(ListedBlocksTest, MayBeAllocatedInsideOfTheFreeOfTheirSlot) {
+  for (const bool is_host_free : {false, true}) {
+    SCOPED_TRACE(is_host_free);
+    const std::uint64_t count = is_host_free ? 30 : 20;
+    listed->allocated = {listed->block(5, count + 1, 2 * kib), listed->block(5, count)};
+    const Block outer = take(4 * kib, stream, "outer").value();
+    Block inner;
+    listed->on_free = [&] { inner = take(2 * kib, other, "inner").value(); };
+    resource->deallocate(outer, is_host_free ? StreamRef() : StreamRef(stream));
+    ASSERT_EQ(inner, listed->block(5, count + 1, 2 * kib));
+    EXPECT_EQ(budget->live_bytes(), 2 * kib);
+    EXPECT_EQ(budget->used_bytes("inner"), 2 * kib);
+    EXPECT_EQ(budget->used_bytes("outer"), 4 * kib);
+    EXPECT_EQ(resource->statistics().live_bytes, 2 * kib);
+    expect_sound(*budget);
+    resource->deallocate(inner, other);
+    sim::resume(device, hold);
+    expect_empty();
+    EXPECT_EQ(resource->statistics().live_blocks, 0u);
+    hold = stall(stream);
+  }
+  sim::resume(device, hold);
+}
+
+TEST_F(ListedBlocksTest, AreFreedInsideOfTheFreeOfTheirSlot) {
+  // The upstream's frees wait, so the charge of the outer block ends with its free.
+  const auto waiting = std::make_shared<WaitingBlocks>(device);
+  BudgetResource over(waiting, budget);
+  waiting->allocated = {waiting->block(9, 2), waiting->block(9, 1)};
+  const Block outer = over.allocate({.bytes = 4 * kib, .stream = stream});
+  waiting->on_free = [&] { over.deallocate(over.allocate({.bytes = 4 * kib}), {}); };
+  const std::size_t before = budget->used_bytes();
+  over.deallocate(outer, stream);
+  EXPECT_EQ(budget->used_bytes(), before - 4 * kib);
+  expect_sound(*budget);
+  sim::resume(device, hold);
+  expect_empty();
 }
 
 TEST_F(ListedBlocksTest, AreRefusedIfTheirChargeHasEndedAndNothingIsLeft) {
