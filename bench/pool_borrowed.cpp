@@ -122,10 +122,6 @@ void add_counts(Context& context, const Work& work) {
 
 void run(Context& context) {
   const Stage stage(context);
-  if (!stage.device.can(Capability::borrowed_streams)) {
-    context.note("the device does not lend streams by their handles.");
-    return;
-  }
   const auto pool = make_filled_pool(stage.device, fitting_bytes(context, stage.device, gib));
   std::vector<Work> works;
   for (const Stream& stream : stage.streams) {
@@ -134,6 +130,11 @@ void run(Context& context) {
   const double seconds = context.seconds_per_figure();
   context.step("one thread");
   const double own_ns = ns_of(works[0], &Work::on_own_stream, seconds);
+  context.add({.name = "pair, own stream", .value = own_ns, .unit = "ns", .better = Better::lower});
+  if (!stage.device.can(Capability::borrowed_streams)) {
+    context.note("the device does not lend streams by their handles.");
+    return;
+  }
   const auto add_ns = [&](const char* name, Step step, double goal,
                           std::optional<double> baseline) {
     Figure figure{.name = name,

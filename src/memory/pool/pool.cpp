@@ -306,6 +306,20 @@ Descriptor* Pool::find(Search& search) noexcept {
   search.alignment = requested_alignment(search.request);
   if (Descriptor* range = take(search, Thoroughness::thorough)) return range;
   if (search.failure || search.reason) return nullptr;
+  // The budgets have admitted the request. The free memory under their limits is in pages or
+  // segments that blocks use partly, and the pool rather holds more than the limits than refuse.
+  if (search.request.is_charged &&
+      limit_for(search) != own_limit_bytes_.load(std::memory_order_relaxed)) {
+    search.may_exceed_budgets = true;
+    const std::lock_guard growth(growth_mutex_);
+    if (has_pages_) {
+      search.rung = &Counts::remapped_hits;
+      if (Descriptor* range = remap(search)) return range;
+      if (search.failure) return nullptr;
+    }
+    if (Descriptor* range = grow(search)) return range;
+    if (search.failure || search.reason) return nullptr;
+  }
   // Blocks that another stream has freed into its cache meanwhile were not searched, but are
   // counted.
   if (has_cached()) return nullptr;

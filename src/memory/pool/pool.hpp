@@ -138,6 +138,8 @@ class Pool {
     std::uint64_t StreamCache::Counts::*rung = nullptr;
     /// The fast path has searched the stream's cache.
     bool is_miss = false;
+    /// Only the pool's own limit counts, not the limits of its budgets.
+    bool may_exceed_budgets = false;
     /// Set if the request must fail now.
     std::optional<Failure> failure = {};
     /// Why a source failed; added to the error if all sources fail.
@@ -263,7 +265,12 @@ class Pool {
   /// Cuts the requested block out of a held range. The rest becomes available to every stream.
   Descriptor* cut_out(Descriptor& range, const Search& search) noexcept;
   void put_back(Descriptor* list) noexcept;
-  [[nodiscard]] std::uint64_t limit_pages() const noexcept;
+  /// Returns the limit that applies to the search; 0 means none.
+  [[nodiscard]] std::size_t limit_for(const Search& search) const noexcept {
+    return (search.may_exceed_budgets ? own_limit_bytes_ : limit_bytes_)
+        .load(std::memory_order_relaxed);
+  }
+  [[nodiscard]] std::uint64_t limit_pages(const Search& search) const noexcept;
   void note_held() noexcept;
   std::size_t release_free(std::size_t keep_bytes, std::size_t min_bytes) noexcept;
   /// Upper bound on the pages of a new handle: 1 under a limit.

@@ -35,8 +35,8 @@ std::uint64_t round_up_to(std::uint64_t value, std::uint64_t multiple) noexcept 
 
 }  // namespace
 
-std::uint64_t Pool::limit_pages() const noexcept {
-  const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
+std::uint64_t Pool::limit_pages(const Search& search) const noexcept {
+  const std::size_t limit = limit_for(search);
   return limit == 0 ? UINT64_MAX : limit / page_bytes;
 }
 
@@ -80,6 +80,7 @@ std::uint64_t Pool::note_live_peak(std::size_t more_bytes) noexcept {
 std::uint64_t Pool::extra_pages(std::uint64_t need, std::uint64_t room,
                                 const Search& search) noexcept {
   const std::uint64_t held = pages_->held_pages();
+  if (search.may_exceed_budgets) return 0;
   if (limit_bytes_.load(std::memory_order_relaxed) != 0) {
     return std::min({held / growth_share, max_extra_pages, room - need});
   }
@@ -250,7 +251,7 @@ Descriptor* Pool::grow_pages(Search& search) noexcept {
   retry_stuck();
   const std::uint64_t loose = pages_->unmapped_pages();
   const std::uint64_t held = pages_->held_pages();
-  const std::uint64_t limit = limit_pages();
+  const std::uint64_t limit = limit_pages(search);
   const std::uint64_t room = loose + (limit > held ? limit - held : 0);
   const std::uint64_t addresses = pages_->room_pages();
   Descriptor* tail = nullptr;
@@ -343,12 +344,12 @@ Descriptor* Pool::grow_segments(Search& search) noexcept {
   const std::size_t bytes = search.granules * granule_bytes;
   const std::size_t alignment =
       std::max({search.alignment * granule_bytes, std::size_t{4096}, device_.info().alignment});
-  const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
+  const std::size_t limit = limit_for(search);
   const std::size_t held = segments_->held_bytes();
   const std::size_t room = limit == 0 ? SIZE_MAX : limit > held ? limit - held : 0;
   if (bytes > std::min(room, max_request_bytes)) return nullptr;
   // Large blocks get segments of their own, which are returned with them.
-  const bool is_own = bytes > SegmentStore::segment_bytes / 2;
+  const bool is_own = bytes > SegmentStore::segment_bytes / 2 || search.may_exceed_budgets;
   std::size_t size = is_own ? bytes : std::min(SegmentStore::segment_bytes, room);
   size = size / granule_bytes * granule_bytes;
   {
@@ -381,7 +382,7 @@ Descriptor* Pool::remap(Search& search) noexcept {
   std::uint64_t pages = PageStore::pages_for(search.granules);
   const std::uint64_t alignment = std::max<std::uint64_t>(search.alignment, page_granules);
   const std::uint64_t held = pages_->held_pages();
-  const std::uint64_t limit = limit_pages();
+  const std::uint64_t limit = limit_pages(search);
   const std::uint64_t room = limit > held ? limit - held : 0;
   Descriptor* donors = nullptr;
   std::uint64_t found = pages_->unmapped_pages();
