@@ -34,7 +34,7 @@ MODEL = spin.Model(
         Mistake("M9 settle to the newest", 9, 5, TOO_EARLY),
         Mistake("M10 hit without a promise", 10, 3, TOO_EARLY),
         Mistake("M11 mark after the seal", 11, 4, RECORD_AFTER_END),
-        Mistake("M12 event on an idle stream", 12, 3, RECORD_ON_IDLE),
+        Mistake("M12 event on an idle stream", 12, 2, RECORD_ON_IDLE),
         Mistake("M13 idle is done", 13, 3, TOO_EARLY),
         Mistake("M14 destroyed is sealed", 14, 4, RECORD_AFTER_END),
         Mistake("unmet wait", 15, 3, spin.WAIT_FOR_EVER),
