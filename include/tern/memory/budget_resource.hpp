@@ -27,10 +27,11 @@
 //
 // Over a pool, the limits also bound what the pool holds from the driver, if every request to the
 // pool comes through a BudgetResource: the pool holds at most the limits of the budgets directly
-// above it, in whole 2 MiB pages or 64 MiB segments. If budgets of several trees share the pool,
-// their limits add up; within a tree, a limit above also applies to the sum of those below. A
-// request that reaches the pool past the budgets ends this until the last BudgetResource of the
-// pool is destroyed. BudgetOptions::bounds_held turns it off.
+// above it, in whole 2 MiB pages or 64 MiB segments. It holds more only if a block that its budget
+// admits would not fit otherwise, because the free memory is in partly used pages. If budgets of
+// several trees share the pool, their limits add up; within a tree, a limit above also applies to
+// the sum of those below. A request that reaches the pool past the budgets ends this until the last
+// BudgetResource of the pool is destroyed. BudgetOptions::bounds_held turns it off.
 //
 // If the upstream is a pool and recycles memory whose charge is still pending, the charge becomes
 // the charge of the new block, and no counter that other threads use changes.
