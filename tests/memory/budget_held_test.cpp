@@ -264,7 +264,7 @@ class Program {
     compare();
     pool_->poll();
     EXPECT_LE(pool_->pool_statistics().held_bytes, bound());
-    EXPECT_LE(pool_->pool_statistics().peak_held_bytes, max_bound_ + max_bound_ / 4);
+    EXPECT_LE(pool_->pool_statistics().peak_held_bytes, max_bound_ + max_bound_ / 2);
     EXPECT_TRUE(pool_->check_invariants());
   }
 
