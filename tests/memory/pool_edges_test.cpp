@@ -295,6 +295,8 @@ class SeenOpen final : public StreamRef {
  public:
   explicit SeenOpen(StreamRef stream) noexcept : StreamRef(&then_, stream.id()) {
     then_.id.store(stream.id().value());
+    then_.use.store((stream.id().value() & StreamState::number_mask) + StreamState::one_loan);
+    EXPECT_TRUE(then_.is_open_as(stream.id()));
   }
 
  private:
