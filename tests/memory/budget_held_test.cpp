@@ -237,8 +237,8 @@ class Program {
   explicit Program(const World& world)
       : world_(world),
         random_(world.seed),
-        device_(sim::open(
-            {.seed = world.seed, .policy = sim::Policy::lazy, .memory_bytes = 1024 * mib})),
+        device_(
+            sim::open({.seed = world.seed, .policy = sim::Policy::lazy, .memory_bytes = 4 * gib})),
         pool_(std::make_shared<PoolResource>(device_, world.options)) {
     for (int i = 0; i < 3; ++i) streams_.emplace_back(device_);
     const BudgetHandle root = limited(world_.root_bytes, "root", {}, Overflow::wait);
@@ -329,18 +329,21 @@ class Program {
     BudgetResource& from = *tenants_[tenant];
     const std::size_t bytes = from.good_size(request);
     const bool may = fits(tenant, bytes);
-    const std::size_t before = pool_->pool_statistics().held_bytes;
+    const PoolStatistics before = pool_->pool_statistics();
     const std::size_t largest = pool_->fragmentation().largest_satisfiable;
     const Result<Block> block = from.try_allocate(request);
     if (block) {
       EXPECT_TRUE(may);
       ++served;
       const std::size_t held = pool_->pool_statistics().held_bytes;
-      if (held > std::max(bound(), before)) {
+      if (held > std::max(bound(), before.held_bytes)) {
         // Only if the memory under the limits is in pieces, and by no more than the block needs.
         ++in_pieces;
         excess_bytes_ = (bytes + world_.unit_bytes - 1) / world_.unit_bytes * world_.unit_bytes;
-        EXPECT_LT(largest, bytes);
+        // What streams still use or keep may not be free in time.
+        if (before.in_flight_bytes + before.cached_bytes == 0) {
+          EXPECT_LT(largest, bytes);
+        }
       }
       live_.push_back({tenant, *block, request.stream});
       if (request.stream.id()) request.stream.fill(static_cast<std::byte*>(block->address), 16, {});
