@@ -64,7 +64,12 @@ void run(Context& context) {
     static_cast<void>(
         try_import_dlpack(stage.device, try_export_dlpack(buffer, to).value()).value());
   });
-  // What the other library does for its export is no cost of Tern's.
+  add("exported and imported, as a stranger's", [&] {
+    auto* const wrapped = new Wrapped(try_export_dlpack(buffer, to).value());
+    static_cast<void>(
+        try_import_dlpack(stage.device, &wrapped->managed, {.stream = stream}).value());
+  });
+  // The import alone: another library pays for its own export.
   std::vector<Wrapped*> given;
   const std::size_t tensors = context.usual_or_quick<std::size_t>(256, 10);
   context.step("imported, as a stranger's");
