@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t block_bytes = 4 * kib, rounds_per_look = 64, batches = 7;
 constexpr double goal_lookup_ns = 60, goal_pair_ns = 100, goal_mops = 20;
 
-/// What one thread repeats. The handle is that of its own stream.
+/// The operations that one thread measures. `handle` is the driver's handle of `own`.
 struct Work {
   const Device& device;
   Resource& pool;

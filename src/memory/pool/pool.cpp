@@ -307,7 +307,7 @@ Descriptor* Pool::find(Search& search) noexcept {
   if (Descriptor* range = take(search, Thoroughness::thorough)) return range;
   if (search.failure || search.reason) return nullptr;
   // The budgets have admitted the request. The free memory under their limits is in pages or
-  // segments that blocks use partly, and the pool rather holds more than the limits than refuse.
+  // segments that blocks use partly, so the pool holds more than the limits instead of refusing.
   if (search.request.is_charged &&
       limit_for(search) != own_limit_bytes_.load(std::memory_order_relaxed)) {
     search.may_exceed_budgets = true;
