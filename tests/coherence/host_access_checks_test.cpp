@@ -16,7 +16,7 @@ namespace {
 
 constexpr unsigned host = CopySet::host;
 constexpr std::size_t bytes = 256;
-constexpr CallSite site{"file.cpp", "f", 7};
+constexpr CallSite access_site{"file.cpp", "f", 7};
 
 /// A host copy of 256 bytes, all of them up to date and at rest.
 class HostAccessChecksTest : public testing::Test {
@@ -24,8 +24,8 @@ class HostAccessChecksTest : public testing::Test {
   void set_memory(std::unique_ptr<StorageOrigin> origin) {
     Result<StorageHandle> made = Storage::try_make(
         device, bytes, MemoryKind::host, std::move(origin),
-        {.contents = Contents::unspecified, .tag = {}, .checked = false, .site = site});
-    ASSERT_TRUE(made && (*made)->try_ensure({}, site));
+        {.contents = Contents::unspecified, .tag = {}, .checked = false, .site = access_site});
+    ASSERT_TRUE(made && (*made)->try_ensure({}, access_site));
     CopySet::Memory& memory = copies.memory(host);
     memory.set(*std::move(made));
     memory.parts = PlaceSet::of(host);
@@ -35,7 +35,7 @@ class HostAccessChecksTest : public testing::Test {
     copies.directory().apply(Access::discard, 0, bytes, host);
   }
   std::uint32_t open(ByteRange range, Access access) {
-    return leases.open({.range = range, .access = access, .place = host}, site);
+    return leases.open({.range = range, .access = access, .place = host}, access_site);
   }
   /// Closes a lease, and computes checksums if its bytes are stable.
   bool close(std::uint32_t slot) {
@@ -63,7 +63,7 @@ TEST_F(HostAccessChecksTest, FindsAWriteWithoutALeaseOnce) {
   const std::optional<HostSeal::Broken> found = broken();
   ASSERT_TRUE(found);
   EXPECT_EQ(found->range, (ByteRange{64, 128}));
-  EXPECT_EQ(found->sealed_at.line, site.line);
+  EXPECT_EQ(found->sealed_at.line, access_site.line);
   EXPECT_FALSE(broken());
 }
 
@@ -106,7 +106,7 @@ TEST_F(HostAccessChecksTest, ALeaseOpensItsPages) {
   set_memory(std::make_unique<GuardedHeap>(bytes, Tag()));
   ASSERT_TRUE(HostAccessChecks::has_guarded_pages(copies));
   const std::uint32_t slot = open({0, bytes}, Access::read_write);
-  checks.set_last_lease(site);
+  checks.set_last_lease(access_site);
   checks.close_pages(copies, leases);
   copies.memory(host).address[0] = std::byte{2};  // the lease allows it
   leases.release(slot);

@@ -7,14 +7,14 @@
 namespace tern::test {
 namespace {
 
-constexpr unsigned host = 0, a = 1, b = 2;
+constexpr unsigned host_place = 0, a = 1, b = 2;
 
 /// A directory of 100 bytes that are up to date on the host and in the place `a`.
 Validity synchronized() {
   Validity directory(100);
   EXPECT_TRUE(directory.make_room(2));
   directory.apply(Access::discard, 0, 100, a);
-  directory.apply(Access::read, 0, 100, host);
+  directory.apply(Access::read, 0, 100, host_place);
   return directory;
 }
 
@@ -62,12 +62,12 @@ TEST(InFlightBytes, BecomeSoleCopiesWhenTheirSourceGoes) {
   InFlightBytes bytes;
   bytes.reserve(1);
   bytes.add({{0, 10}, a, 1});
-  bytes.add_sole_copies_without(PlaceSet::of(b), PlaceSet::of(host), directory);
+  bytes.add_sole_copies_without(PlaceSet::of(b), PlaceSet::of(host_place), directory);
   std::vector<unsigned> lost_with;
   const auto note = [&](const InFlightBytes::Entry& one) { lost_with.push_back(one.source); };
   bytes.mark_lost({.is_device_lost = true}, note);
   EXPECT_TRUE(lost_with.empty());  // the place b has none of the bytes
-  bytes.add_sole_copies_without(PlaceSet::of(a), PlaceSet::of(host), directory);
+  bytes.add_sole_copies_without(PlaceSet::of(a), PlaceSet::of(host_place), directory);
   bytes.mark_lost({.is_device_lost = true}, note);
   EXPECT_EQ(lost_with, std::vector<unsigned>{a});
 }
@@ -100,7 +100,7 @@ TEST(InFlightBytes, AreLostUntilTheyAreWritten) {
   EXPECT_EQ(bytes.first_lost({5, 100}, directory).end, 10u);
   EXPECT_EQ(bytes.only_lost(8).first_lost({0, 100}, directory).end, 8u);
   EXPECT_FALSE(bytes.touches({0, 100}));  // lost bytes are not in flight
-  directory.apply(Access::discard, 0, 10, host);
+  directory.apply(Access::discard, 0, 10, host_place);
   EXPECT_EQ(bytes.first_lost({0, 100}, directory).end, 0u);
 }
 

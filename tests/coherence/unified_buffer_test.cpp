@@ -25,7 +25,7 @@
 namespace tern::test {
 namespace {
 
-void add(View<const int> a, View<const int> b, View<int> sum) {
+void add_elements(View<const int> a, View<const int> b, View<int> sum) {
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = a[i] + b[i];
 }
 void shift(View<const int> from, View<int> to) {
@@ -900,7 +900,7 @@ TEST_F(Unified, NamesDirectionAndCauseOfACopyThatFailed) {
 // --- Launches
 
 TEST_F(Unified, IsAnArgumentOfKernels) {
-  const Kernel kernel = Kernel::from_function(device, "add", add);
+  const Kernel kernel = Kernel::from_function(device, "add", add_elements);
   UnifiedBuffer<int> a = make(100), b = make(100), sum = make(100);
   a.copy_from(counting(100));
   b.copy_from(counting(100, 1000));
@@ -928,7 +928,7 @@ TEST_F(Unified, IsAnArgumentOfKernelsOfTheHostDevice) {
   const Device host = open_device("host");
   const Stream own(host);
   const Kernel negate = Kernel::from_function(host, "touch", touch);
-  const Kernel sum = Kernel::from_function(host, "add", add);
+  const Kernel sum = Kernel::from_function(host, "add", add_elements);
   // On the heap, and page-locked.
   for (const std::size_t count : {std::size_t{100}, std::size_t{40000}}) {
     UnifiedBuffer<int> buffer = make(count);
@@ -984,7 +984,7 @@ TEST_F(Unified, MergesArgumentsThatOverlapByteByByte) {
 
 TEST_F(Unified, ALaunchTakesAllOfItsArgumentsOrNone) {
   const auto faulty = std::make_shared<FaultResource>(default_resource(device));
-  const Kernel kernel = Kernel::from_function(device, "add", add);
+  const Kernel kernel = Kernel::from_function(device, "add", add_elements);
   UnifiedBuffer<int> a = make(100), b = make(100, {.resources = {faulty}}), sum = make(100);
   a.copy_from(counting(100));
   b.copy_from(counting(100));

@@ -8,7 +8,7 @@
 namespace tern::test {
 namespace {
 
-constexpr std::byte guard{0x5A};
+constexpr std::byte guard_byte{0x5A};
 
 class Fills : public Ladder {
  protected:
@@ -24,11 +24,11 @@ class Fills : public Ladder {
     const Pattern pattern = pattern_of(width);
     const std::size_t bytes = width * count;
     const Block block(device, offset + bytes + 64);
-    write(block.get(), Bytes(offset + bytes + 64, guard));
+    write(block.get(), Bytes(offset + bytes + 64, guard_byte));
     ASSERT_TRUE(stream.try_fill_bytes(block.get() + offset, bytes, pattern));
     const Bytes out = read(block.get(), offset + bytes + 64);
 
-    Bytes expected(offset + bytes + 64, guard);
+    Bytes expected(offset + bytes + 64, guard_byte);
     for (std::size_t i = 0; i < bytes; ++i) expected[offset + i] = pattern.bytes[i % width];
     EXPECT_TRUE(out == expected) << count << " elements of " << width << " bytes at " << offset;
   }

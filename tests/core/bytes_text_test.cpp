@@ -15,7 +15,7 @@ using namespace std::string_literals;
 
 __extension__ using Wide = unsigned __int128;
 
-constexpr std::uint64_t largest = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t largest_bytes = std::numeric_limits<std::uint64_t>::max();
 const std::vector<std::string> binary_units = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
 const std::vector<std::string> decimal_units = {"KB", "MB", "GB", "TB", "PB", "EB"};
 
@@ -62,7 +62,7 @@ TEST(FormatBytes, TakesTheNextUnitForWhatRoundsToOneOfIt) {
   EXPECT_EQ(format_bytes(1024 * 1024 * 1024 * gib - 1), "1.0 EiB");
 }
 
-TEST(FormatBytes, HasNoUnitAboveTheLargest) { EXPECT_EQ(format_bytes(largest), "16.0 EiB"); }
+TEST(FormatBytes, HasNoUnitAboveTheLargest) { EXPECT_EQ(format_bytes(largest_bytes), "16.0 EiB"); }
 
 TEST(FormatBytes, RoundsExactlyOnBothSidesOfEveryStepOfEveryUnit) {
   for (unsigned shift = 10; shift <= 60; shift += 10) {
@@ -71,7 +71,7 @@ TEST(FormatBytes, RoundsExactlyOnBothSidesOfEveryStepOfEveryUnit) {
     for (Wide twentieths = 1; twentieths <= (shift == 60 ? 320 : 20480); ++twentieths) {
       const Wide step = (twentieths * unit + 19) / 20;
       for (const Wide bytes : {step - 1, step, step + 1}) {
-        if (bytes > largest) continue;
+        if (bytes > largest_bytes) continue;
         const auto narrow = static_cast<std::uint64_t>(bytes);
         ASSERT_EQ(format_bytes(narrow), described(narrow)) << narrow;
       }
@@ -102,12 +102,12 @@ TEST(ParseBytes, ReadsNumbersAndEveryUnitInAnyCase) {
       {"0.001KB", 1},
       {"1.50KiB", 1536},
       {"0.0009765625KiB", 1},
-      {"18446744073709551615", largest},
-      {"18446744073709551615B", largest},
+      {"18446744073709551615", largest_bytes},
+      {"18446744073709551615B", largest_bytes},
       {"15EiB", 15ull << 60},
       {"18EB", 18'000'000'000'000'000'000ull},
       {"15.5EiB", (15ull << 60) + (1ull << 59)},
-      {"18.446744073709551615EB", largest},
+      {"18.446744073709551615EB", largest_bytes},
   };
   for (const auto& [text, bytes] : accepted) {
     const Result<std::uint64_t> parsed = try_parse_bytes(text);
@@ -264,7 +264,8 @@ TEST(ParseBytes, ReadsBackWhateverIsPrintedExactly) {
       ASSERT_EQ(parse_bytes(text), bytes) << text << ", seed " << seed << ", round " << round;
     }
   }
-  for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{1}, largest - 1, largest}) {
+  for (const std::uint64_t bytes :
+       {std::uint64_t{0}, std::uint64_t{1}, largest_bytes - 1, largest_bytes}) {
     for (unsigned shift = 10; shift <= 60; shift += 10) {
       EXPECT_EQ(parse_bytes(printed_exactly(bytes, shift)), bytes);
     }

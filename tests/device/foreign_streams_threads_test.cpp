@@ -28,7 +28,7 @@ using cuda::code;
 using cuda::CudaBench;
 using cuda::CUstream;
 
-NativeStream native(CUstream stream) { return {reinterpret_cast<std::uintptr_t>(stream)}; }
+NativeStream native_stream(CUstream stream) { return {reinterpret_cast<std::uintptr_t>(stream)}; }
 
 /// What the threads of a program share.
 struct Stage {
@@ -106,11 +106,11 @@ class Actor {
     EXPECT_TRUE(result == cuda::CUDA_SUCCESS || is_lost != nullptr);
   }
   [[nodiscard]] Result<Stream> borrow(CUstream stream) const {
-    return Stream::try_borrow(stage_.device, native(stream));
+    return Stream::try_borrow(stage_.device, native_stream(stream));
   }
   void use(CUstream stream, const Block& block) {
     const Result<void> filled =
-        stage_.bench.device().fill({native(stream)}, block.address, block.bytes, Pattern{});
+        stage_.bench.device().fill({native_stream(stream)}, block.address, block.bytes, Pattern{});
     EXPECT_TRUE(filled || is_lost != nullptr) << cuda::why(filled);
     if (!filled && is_lost != nullptr) *is_lost = true;
   }

@@ -175,14 +175,14 @@ TEST_P(ArrowOut, ImportsATableThatTheConsumerChanged) {
 }
 
 /// Somebody else's structure around one of ours, so that it is imported as a stranger's.
-struct Disguised {
-  explicit Disguised(const Table& table, StreamRef stream = {}) {
+struct DisguisedTable {
+  explicit DisguisedTable(const Table& table, StreamRef stream = {}) {
     try_export_arrow(table, &inner, {.stream = stream}).value();
     try_export_arrow_schema(table.schema(), &schema).value();
     outer = inner;
     outer.array.private_data = this;
     outer.array.release = [](ArrowArray* self) {
-      Disguised* const held = static_cast<Disguised*>(self->private_data);
+      DisguisedTable* const held = static_cast<DisguisedTable*>(self->private_data);
       held->inner.array.release(&held->inner.array);
       ++held->released;
       self->release = nullptr;
@@ -195,7 +195,7 @@ struct Disguised {
 
 TEST_P(ArrowOut, IsImportedAsForeignWithoutACopy) {
   const Table table = sample();
-  Disguised other(table, stream);
+  DisguisedTable other(table, stream);
   const TransferCounts before = transfer_counts();
   {
     const Table taken = import_arrow(device, &other.outer, &other.schema, {.stream = stream});
@@ -222,10 +222,10 @@ TEST_P(ArrowOut, IsImportedAsForeignWithoutACopy) {
 }
 
 TEST_P(ArrowOut, IsReclaimedImmediatelyAfterManyHandOvers) {
-  std::array<std::unique_ptr<Disguised>, 4> hands;
+  std::array<std::unique_ptr<DisguisedTable>, 4> hands;
   Table table = sample();
-  for (std::unique_ptr<Disguised>& hand : hands) {
-    hand = std::make_unique<Disguised>(table, stream);
+  for (std::unique_ptr<DisguisedTable>& hand : hands) {
+    hand = std::make_unique<DisguisedTable>(table, stream);
     table = import_arrow(device, &hand->outer, &hand->schema, {.stream = stream});
   }
   EXPECT_EQ(exported_memory().count, 4u * 5);
@@ -236,12 +236,12 @@ TEST_P(ArrowOut, IsReclaimedImmediatelyAfterManyHandOvers) {
   stream.synchronize();
   EXPECT_EQ(reclaim_exported().count, 0u);
   EXPECT_EQ(exported_memory().count, 0u);
-  for (const std::unique_ptr<Disguised>& hand : hands) EXPECT_EQ(hand->released, 1);
+  for (const std::unique_ptr<DisguisedTable>& hand : hands) EXPECT_EQ(hand->released, 1);
 }
 
 TEST_P(ArrowOut, SlicesAreOffsetsOfTheChildren) {
   const Table table = sample().slice(1, 3);
-  Disguised other(table, stream);
+  DisguisedTable other(table, stream);
   EXPECT_EQ(other.inner.array.offset, 0);
   EXPECT_EQ(other.inner.array.children[0]->offset, 1);
   EXPECT_EQ(other.inner.array.children[1]->null_count, 1);
@@ -343,7 +343,7 @@ TEST_P(ArrowOut, NoRowsAreOnTheDeviceOfTheTable) {
     given.array.release(&given.array);
 
     // Also after they were a stranger's.
-    Disguised other(table, stream);
+    DisguisedTable other(table, stream);
     const Table taken = import_arrow(device, &other.outer, &other.schema);
     EXPECT_EQ(taken.device(), device);
     ASSERT_TRUE(try_export_arrow(taken, &given));
@@ -399,7 +399,7 @@ TEST_P(ArrowOut, EveryTypeGoesOutEmptyAndFull) {
   }
   const Table table = Table::make(Schema(fields), columns);
   for (const std::size_t rows : {5u, 0u}) {
-    Disguised other(table.slice(0, rows), stream);
+    DisguisedTable other(table.slice(0, rows), stream);
     {
       const Table taken = import_arrow(device, &other.outer, &other.schema);
       EXPECT_EQ(taken.schema(), table.schema());

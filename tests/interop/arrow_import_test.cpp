@@ -648,16 +648,16 @@ TEST_F(ArrowIn, ColumnsAreCheckedTheSame) {
 
 // --- Streams of others
 
-struct Source {
-  explicit Source(int chunks) : left(chunks) {
+struct ChunkSource {
+  explicit ChunkSource(int chunks) : left(chunks) {
     stream.get_schema = [](ArrowArrayStream* self, ArrowSchema* out) {
-      Source& source = *static_cast<Source*>(self->private_data);
+      ChunkSource& source = *static_cast<ChunkSource*>(self->private_data);
       if (source.schema_error != 0) return source.schema_error;
       *out = source.stranger.schema;
       return 0;
     };
     stream.get_next = [](ArrowArrayStream* self, ArrowArray* out) {
-      Source& source = *static_cast<Source*>(self->private_data);
+      ChunkSource& source = *static_cast<ChunkSource*>(self->private_data);
       if (source.left == source.fails_at) return 5;
       *out = source.stranger.array;
       if (source.left-- == 0) out->release = nullptr;
@@ -665,7 +665,7 @@ struct Source {
     };
     stream.get_last_error = [](ArrowArrayStream*) { return "the disk is on fire"; };
     stream.release = [](ArrowArrayStream* self) {
-      ++static_cast<Source*>(self->private_data)->released;
+      ++static_cast<ChunkSource*>(self->private_data)->released;
       self->release = nullptr;
     };
     stream.private_data = this;
@@ -677,7 +677,7 @@ struct Source {
 
 TEST_F(ArrowIn, AStreamIsReadToItsEnd) {
   for (const int chunks : {0, 1, 3}) {
-    Source source(chunks);
+    ChunkSource source(chunks);
     {
       const Table all = try_import_arrow(host, &source.stream).value();
       EXPECT_EQ(source.released, 1);
@@ -694,7 +694,7 @@ TEST_F(ArrowIn, AStreamIsReadToItsEnd) {
 }
 
 TEST_F(ArrowIn, AStreamWhoseCallbacksThrowFailsAndIsReleased) {
-  Source schema(2);
+  ChunkSource schema(2);
   schema.stream.get_schema = [](ArrowArrayStream*, ArrowSchema*) -> int {
     throw std::runtime_error("the disk is on fire");
   };
@@ -705,9 +705,9 @@ TEST_F(ArrowIn, AStreamWhoseCallbacksThrowFailsAndIsReleased) {
             "must return 0 or an errno value and must not throw.");
   EXPECT_EQ(no_schema.string("said"), "the disk is on fire");
   EXPECT_EQ(schema.released, 1);
-  Source next(3);
+  ChunkSource next(3);
   next.stream.get_next = [](ArrowArrayStream* self, ArrowArray* out) {
-    Source& source = *static_cast<Source*>(self->private_data);
+    ChunkSource& source = *static_cast<ChunkSource*>(self->private_data);
     if (source.left == 1) throw 1;
     *out = source.stranger.array;
     --source.left;
@@ -719,16 +719,16 @@ TEST_F(ArrowIn, AStreamWhoseCallbacksThrowFailsAndIsReleased) {
   EXPECT_EQ(next.released, 1);
   EXPECT_EQ(next.stranger.array_released, 2);
   EXPECT_EQ(next.stranger.schema_released, 1);
-  Source no_memory(1);
+  ChunkSource no_memory(1);
   no_memory.stream.get_next = [](ArrowArrayStream*, ArrowArray*) -> int { throw std::bad_alloc(); };
   EXPECT_EQ(try_import_arrow(host, &no_memory.stream).failure().code(), ErrorCode::out_of_memory);
   EXPECT_EQ(no_memory.released, 1);
   // The error text is optional: without it, the code of the callback is reported all the same.
-  Source text(1);
+  ChunkSource text(1);
   text.schema_error = 12;
   text.stream.get_last_error = [](ArrowArrayStream*) -> const char* { throw 1; };
   text.stream.release = [](ArrowArrayStream* self) {
-    ++static_cast<Source*>(self->private_data)->released;
+    ++static_cast<ChunkSource*>(self->private_data)->released;
     self->release = nullptr;
     throw 1;
   };
@@ -738,7 +738,7 @@ TEST_F(ArrowIn, AStreamWhoseCallbacksThrowFailsAndIsReleased) {
 }
 
 TEST_F(ArrowIn, AFailedStreamIsReleased) {
-  Source schema(2);
+  ChunkSource schema(2);
   schema.schema_error = 12;
   const Failure no_schema = try_import_arrow(host, &schema.stream).failure();
   EXPECT_EQ(no_schema.string("field"), "stream.get_schema");
@@ -746,24 +746,24 @@ TEST_F(ArrowIn, AFailedStreamIsReleased) {
   EXPECT_EQ(no_schema.string("said"), "the disk is on fire");
   EXPECT_EQ(schema.released, 1);
   EXPECT_EQ(schema.stranger.schema_released, 0);
-  Source next(3);
+  ChunkSource next(3);
   next.fails_at = 1;
   next.stream.get_last_error = nullptr;
   EXPECT_EQ(try_import_arrow(host, &next.stream).failure().string("field"), "stream.get_next");
   EXPECT_EQ(next.released, 1);
   EXPECT_EQ(next.stranger.array_released, 2);
   EXPECT_EQ(next.stranger.schema_released, 1);
-  Source hostile(2);
+  ChunkSource hostile(2);
   hostile.stranger.columns[0].length = -4;
   EXPECT_EQ(try_import_arrow(host, &hostile.stream).failure().string("field"),
             "array.children[0].length");
   EXPECT_EQ(hostile.stranger.array_released, 1);
-  Source no_release(1);
+  ChunkSource no_release(1);
   no_release.stranger.schema.release = nullptr;
   EXPECT_EQ(try_import_arrow(host, &no_release.stream).failure().string("field"), "schema.release");
-  test::expect_callbacks_needed<Source>(
+  test::expect_callbacks_needed<ChunkSource>(
       [&](ArrowArrayStream* stream) { return try_import_arrow(host, stream); },
-      [](const Source&) {});
+      [](const ChunkSource&) {});
   EXPECT_EQ(try_import_arrow(host, static_cast<ArrowArrayStream*>(nullptr)).failure().code(),
             ErrorCode::invalid_argument);
 }

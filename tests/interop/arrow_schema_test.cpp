@@ -73,13 +73,13 @@ TEST(ArrowSchema, SaysWhatTheStandardAsksFor) {
 }
 
 /// As if somebody else had made it: nothing that tells where it comes from.
-struct Disguised {
-  explicit Disguised(const Schema& schema) {
+struct DisguisedSchema {
+  explicit DisguisedSchema(const Schema& schema) {
     try_export_arrow_schema(schema, &inner).value();
     outer = inner;
     outer.private_data = this;
     outer.release = [](ArrowSchema* self) {
-      Disguised* const held = static_cast<Disguised*>(self->private_data);
+      DisguisedSchema* const held = static_cast<DisguisedSchema*>(self->private_data);
       held->inner.release(&held->inner);
       ++held->released;
       self->release = nullptr;
@@ -90,7 +90,7 @@ struct Disguised {
 };
 
 TEST(ArrowSchema, ComesBackWholeByteForByte) {
-  Disguised other(sample);
+  DisguisedSchema other(sample);
   EXPECT_EQ(try_import_arrow_schema(&other.outer).value(), sample);
   EXPECT_EQ(other.released, 1);
   ArrowSchema ours;
@@ -100,7 +100,7 @@ TEST(ArrowSchema, ComesBackWholeByteForByte) {
   ArrowSchema one;
   ASSERT_TRUE(try_export_arrow_schema(sample.fields()[2], &one));
   EXPECT_EQ(try_import_arrow_field(&one).value(), sample.fields()[2]);
-  Disguised empty((Schema()));
+  DisguisedSchema empty((Schema()));
   EXPECT_EQ(try_import_arrow_schema(&empty.outer).value(), Schema());
 }
 

@@ -16,7 +16,7 @@ namespace tern {
 namespace {
 
 using Numbers = std::vector<std::int64_t>;
-constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t largest_extent = std::numeric_limits<std::int64_t>::max();
 
 class CudaArray : public testing::Test {
  protected:
@@ -185,12 +185,13 @@ TEST_F(CudaArray, RefusesWhatIsWrongByKey) {
        {"", "<", ">f4", "|V2", "<f3", "f4", "<f44", "<U4", "|b2", "<m8", "O"}) {
     all.push_back({"typestr", [=](CudaArrayInterface& d) { d.typestr = typestr; }});
   }
-  for (const std::int64_t extent : {std::int64_t{-1}, -most, most, most / 2}) {
+  for (const std::int64_t extent :
+       {std::int64_t{-1}, -largest_extent, largest_extent, largest_extent / 2}) {
     all.push_back({"shape", [=](CudaArrayInterface& d) { d.shape[0] = extent; }});
   }
   all.push_back({"shape", [](CudaArrayInterface& d) { d.shape = Numbers(65, 1); }});
-  for (const std::int64_t stride :
-       {std::int64_t{1}, std::int64_t{2}, std::int64_t{-3}, most - 3, -(most - 3)}) {
+  for (const std::int64_t stride : {std::int64_t{1}, std::int64_t{2}, std::int64_t{-3},
+                                    largest_extent - 3, -(largest_extent - 3)}) {
     all.push_back({"strides", [=](CudaArrayInterface& d) { d.strides = Numbers{stride, 4}; }});
   }
   all.push_back({"strides", [](CudaArrayInterface& d) { d.strides = Numbers{4}; }});

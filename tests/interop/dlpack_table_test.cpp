@@ -24,7 +24,7 @@ using abi::DLManagedTensor;
 using abi::DLManagedTensorVersioned;
 
 constexpr std::array<std::int32_t, 6> numbers = {1, 2, 3, 4, 5, 6};
-constexpr std::array<std::uint8_t, 6> valid = {1, 0, 1, 1, 1, 1};
+constexpr std::array<std::uint8_t, 6> valid_rows = {1, 0, 1, 1, 1, 1};
 
 class DlpackTable : public test::OnDevice {
  protected:
@@ -120,7 +120,7 @@ TEST_P(DlpackTable, RefusesWhatATensorCannotSayAndNamesTheBuffersThatCanGo) {
     Column column;
     const char* way;
   };
-  const Case cases[] = {{column({.valid = valid}), "validity()"},
+  const Case cases[] = {{column({.valid = valid_rows}), "validity()"},
                         {Column::from<bool>(device, flags), "unpack()"},
                         {Column::from_strings(device, words), "offsets()"}};
   for (const Case& one : cases) {

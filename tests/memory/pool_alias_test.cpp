@@ -21,7 +21,7 @@
 namespace tern {
 namespace {
 
-constexpr std::size_t page_bytes = 2 * mib;
+constexpr std::size_t alias_page_bytes = 2 * mib;
 
 class PoolAlias : public testing::Test {
  protected:
@@ -50,16 +50,17 @@ class PoolAlias : public testing::Test {
   }
   /// Writes a few bytes of each page.
   static void write(StreamRef stream, const Block& block, std::uint8_t value) {
-    for (std::size_t at = 0; at < block.bytes; at += page_bytes) {
+    for (std::size_t at = 0; at < block.bytes; at += alias_page_bytes) {
       stream.fill(static_cast<std::byte*>(block.address) + at, 16, std::byte{value});
     }
   }
   /// Waits for the stream and checks what write() has written.
   static void check(StreamRef stream, const Block& block, std::uint8_t value) {
-    std::vector<std::array<std::uint8_t, 16>> bytes((block.bytes + page_bytes - 1) / page_bytes);
+    std::vector<std::array<std::uint8_t, 16>> bytes((block.bytes + alias_page_bytes - 1) /
+                                                    alias_page_bytes);
     for (std::size_t i = 0; i < bytes.size(); ++i) {
-      stream.copy(bytes[i].data(), static_cast<const std::byte*>(block.address) + i * page_bytes,
-                  16);
+      stream.copy(bytes[i].data(),
+                  static_cast<const std::byte*>(block.address) + i * alias_page_bytes, 16);
     }
     stream.synchronize();
     for (std::size_t i = 0; i < bytes.size(); ++i) {

@@ -28,7 +28,7 @@ namespace {
 
 enum class Ground : std::uint8_t { checked, unchecked, host };
 
-struct World {
+struct ModelWorld {
   Ground ground = Ground::checked;
   sim::Policy policy = sim::Policy::lazy;
   PoolOptions options = {};
@@ -41,7 +41,7 @@ struct World {
   std::uint64_t seed = 1;
 };
 
-std::string text_of(const World& world) {
+std::string text_of(const ModelWorld& world) {
   return fmt::format("ground {} policy {} kind {} backing {} preference {} size bits {} seed {}",
                      int(world.ground), int(world.policy), name(world.options.kind),
                      int(world.options.backing), int(world.options.preference), world.size_bits,
@@ -76,9 +76,9 @@ constexpr std::size_t boundaries[] = {1,
                                       SIZE_MAX - 255,
                                       SIZE_MAX};
 
-class Program {
+class ModelProgram {
  public:
-  explicit Program(const World& world)
+  explicit ModelProgram(const ModelWorld& world)
       : world_(world),
         random_(world.seed),
         device_(world.ground == Ground::host
@@ -421,7 +421,7 @@ class Program {
     }
   }
 
-  const World world_;
+  const ModelWorld world_;
   std::mt19937_64 random_;
   const Device device_;
   PoolResource pool_;
@@ -470,7 +470,7 @@ class Sums {
 };
 
 /// Every kind of pool on every schedule, small and large.
-std::vector<World> every_world(Ground ground) {
+std::vector<ModelWorld> every_world(Ground ground) {
   const std::vector<PoolOptions> pools = {
       {.backing = PoolBacking::pages},
       {.backing = PoolBacking::pages, .preference = PoolPreference::reuse},
@@ -481,12 +481,12 @@ std::vector<World> every_world(Ground ground) {
   std::vector<sim::Policy> policies = {sim::Policy::lazy, sim::Policy::eager, sim::Policy::random,
                                        sim::Policy::stall_one};
   if (ground == Ground::host) policies = {sim::Policy::mix};
-  std::vector<World> all;
+  std::vector<ModelWorld> all;
   for (const sim::Policy policy : policies) {
     for (const PoolOptions& pool : pools) {
       if (ground == Ground::host && pool.kind == MemoryKind::managed) continue;
       for (const bool is_large : {false, true}) {
-        World world{.ground = ground, .policy = policy, .options = pool};
+        ModelWorld world{.ground = ground, .policy = policy, .options = pool};
         world.size_bits = is_large ? 25 : 21;
         world.max_limit = is_large ? 96 * mib : 12 * mib;
         // Where the device has no more than the limit it is the device that refuses.
@@ -503,11 +503,11 @@ std::vector<World> every_world(Ground ground) {
 
 void run_all(Ground ground, std::uint64_t operations, std::uint64_t operations_per_look) {
   Sums sums;
-  std::vector<World> worlds = every_world(ground);
-  for (World& world : worlds) {
+  std::vector<ModelWorld> worlds = every_world(ground);
+  for (ModelWorld& world : worlds) {
     world.operations = operations / worlds.size();
     world.operations_per_look = operations_per_look;
-    Program program(world);
+    ModelProgram program(world);
     program.run();
     sums.add(program.statistics());
     if (testing::Test::HasFailure()) return;

@@ -24,7 +24,7 @@
 namespace tern {
 namespace {
 
-constexpr std::array<std::string_view, 8> words = {"a", "b", "c", "d", "e", "f", "g", "h"};
+constexpr std::array<std::string_view, 8> letters = {"a", "b", "c", "d", "e", "f", "g", "h"};
 
 class TableOn : public test::OnDevice {
  protected:
@@ -36,7 +36,7 @@ class TableOn : public test::OnDevice {
   /// Eight rows: a number and a text.
   Table table(TableOptions options = {}) {
     return Table::make(Schema({{"n", TypeKind::i32}, {"s", TypeKind::utf8}}),
-                       {numbers(8), Column::from_strings(device, words)}, options);
+                       {numbers(8), Column::from_strings(device, letters)}, options);
   }
   template <class T>
   Buffer cell(T rows) {
@@ -78,7 +78,7 @@ TEST_P(TableOn, RefusesWhatDoesNotFitByField) {
   EXPECT_EQ(shorter.code(), ErrorCode::size_mismatch);
   EXPECT_EQ(shorter.string("field"), "b");
   EXPECT_EQ(shorter.number("actual"), 7u);
-  const Failure other = refused({numbers(8), numbers(8), Column::from_strings(device, words)});
+  const Failure other = refused({numbers(8), numbers(8), Column::from_strings(device, letters)});
   EXPECT_EQ(other.code(), ErrorCode::type_mismatch);
   EXPECT_EQ(other.string("field"), "c");
   const Device elsewhere = open_device(GetParam() == "sim" ? "host" : "sim");

@@ -12,13 +12,13 @@ namespace {
 
 using Kind = DeviceStep::Kind;
 
-constexpr std::uint64_t programs = 20;
+constexpr std::uint64_t program_count = 20;
 constexpr std::uint64_t seeds_each = test::is_sanitized ? 3 : 50;
 
 class EveryPolicy : public testing::TestWithParam<NamedPolicy> {};
 
 TEST_P(EveryPolicy, EndsRaceFreeProgramsWithTheSameBytes) {
-  for (std::uint64_t i = 0; i < programs; ++i) {
+  for (std::uint64_t i = 0; i < program_count; ++i) {
     const DeviceProgram program = DeviceProgram::make(i);
     const std::uint64_t expected = program.run({.policy = sim::Policy::eager}).bytes_hash;
     for (const Finding& finding :
@@ -58,7 +58,7 @@ TEST(DeviceProgram, IsTheSameForTheSameSeedAndUsesEverythingThereIs) {
   std::set<Kind> kinds;
   std::set<DeviceStep::Where> places;
   std::set<std::size_t> streams;
-  for (std::uint64_t seed = 0; seed < programs; ++seed) {
+  for (std::uint64_t seed = 0; seed < program_count; ++seed) {
     const DeviceProgram program = DeviceProgram::make(seed);
     EXPECT_EQ(program.run({.seed = 5}).bytes_hash, DeviceProgram::make(seed).run({}).bytes_hash);
     for (const DeviceStep& step : program.steps) {

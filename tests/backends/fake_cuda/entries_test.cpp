@@ -17,7 +17,7 @@ namespace {
 
 using namespace cuda;
 
-CUdeviceptr number(const void* address) { return reinterpret_cast<CUdeviceptr>(address); }
+CUdeviceptr device_address(const void* address) { return reinterpret_cast<CUdeviceptr>(address); }
 
 /// A program that calls every entry there is and gives everything back, whatever fails on the way:
 /// an entry that failed is called once more when it is a release.
@@ -144,7 +144,7 @@ class Walk {
     TERN_STEP(cuMemsetD16Async(plain, 1, 32, stream));
     TERN_STEP(cuMemsetD32Async(plain, 1, 1024, stream));
     TERN_STEP(cuMemsetD2D8Async(plain, 64, 1, 32, 4, stream));
-    TERN_STEP(cuMemcpyAsync(number(pinned), plain, 4096, stream));
+    TERN_STEP(cuMemcpyAsync(device_address(pinned), plain, 4096, stream));
     TERN_STEP(cuMemcpyPeerAsync(pooled, context_, plain, context_, 4096, stream));
     static_cast<void>(peer);
     CUDA_MEMCPY2D copy;
@@ -351,7 +351,7 @@ std::uint32_t sum_on_two_streams(FakeDriverBench& bench, bool has_wait, CUresult
   }
   *launched = bench.launch(sum, consume, {&column, &total, &count});
   if (*launched == CUDA_SUCCESS) {
-    EXPECT_EQ(cu.cuMemcpyAsync(number(pinned), total, 4, consume), CUDA_SUCCESS);
+    EXPECT_EQ(cu.cuMemcpyAsync(device_address(pinned), total, 4, consume), CUDA_SUCCESS);
   }
   EXPECT_EQ(cu.cuEventRecord(done, consume), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuStreamWaitEvent(produce, done, 0), CUDA_SUCCESS);

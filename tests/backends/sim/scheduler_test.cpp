@@ -9,7 +9,7 @@
 namespace tern::sim {
 namespace {
 
-constexpr std::size_t host = Scheduler::host;
+constexpr std::size_t host_task = Scheduler::host;
 
 using Picks = std::vector<std::size_t>;
 
@@ -55,7 +55,8 @@ TEST(Scheduler, PicksOnlyWhoMayBePicked) {
       for (int i = 0; i < 50; ++i) {
         const bool may_pick_host = i % 2 == 0;
         const std::size_t picked = scheduler.pick(ready, may_pick_host);
-        EXPECT_TRUE(std::ranges::count(ready, picked) == 1 || (may_pick_host && picked == host));
+        EXPECT_TRUE(std::ranges::count(ready, picked) == 1 ||
+                    (may_pick_host && picked == host_task));
       }
     }
   }
@@ -64,12 +65,12 @@ TEST(Scheduler, PicksOnlyWhoMayBePicked) {
 TEST(Scheduler, PicksTheHostIfNoStreamCanRun) {
   for (const Policy policy : policies) {
     Scheduler scheduler(policy, 3, 7);
-    EXPECT_EQ(scheduler.pick({}, true), host);
+    EXPECT_EQ(scheduler.pick({}, true), host_task);
   }
 }
 
 TEST(Scheduler, LazyRunsTheHostUntilItWaits) {
-  EXPECT_EQ(pick(Policy::lazy, 7), Picks(200, host));
+  EXPECT_EQ(pick(Policy::lazy, 7), Picks(200, host_task));
   const Picks waiting = pick(Policy::lazy, 7, 4, false);
   for (std::size_t stream = 0; stream < 4; ++stream) {
     EXPECT_GT(std::ranges::count(waiting, stream), 20);
@@ -86,7 +87,7 @@ TEST(Scheduler, RandomIsUniform) {
   Scheduler scheduler(Policy::random, 3, 7);
   const Picks picks = pick(scheduler, 4, true, 10'000);
   for (const std::size_t actor :
-       {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{3}, host}) {
+       {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{3}, host_task}) {
     EXPECT_NEAR(static_cast<double>(std::ranges::count(picks, actor)), 2000, 200);
   }
 }
@@ -113,7 +114,7 @@ TEST(Scheduler, StallOneRunsItsVictimOnlyWhenNothingElseCan) {
     // Alone with the host, only the victim waits.
     Picks stalled;
     for (std::size_t stream = 0; stream < 4; ++stream) {
-      if (scheduler.pick(Picks{stream}, true) == host) stalled.push_back(stream);
+      if (scheduler.pick(Picks{stream}, true) == host_task) stalled.push_back(stream);
     }
     ASSERT_EQ(stalled.size(), 1u) << "seed " << seed;
     const std::size_t victim = stalled.front();
@@ -162,7 +163,7 @@ TEST(Scheduler, PctDrawsForStreamsThatAppearLater) {
     std::set<std::size_t> winners;
     for (std::size_t streams = 1; streams < 100; ++streams) {
       const std::size_t winner = pick(scheduler, streams, true, 1).front();
-      EXPECT_TRUE(winner == host || winner == streams - 1 || winners.contains(winner) ||
+      EXPECT_TRUE(winner == host_task || winner == streams - 1 || winners.contains(winner) ||
                   streams == 1)
           << "seed " << seed;
       winners.insert(winner);
