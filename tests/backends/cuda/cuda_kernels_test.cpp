@@ -217,8 +217,8 @@ TEST(CudaKernels, OfAnOldDriverHaveUnknownParameters) {
 
 TEST(CudaKernels, AreCompiledFromTextWhereThereIsACompiler) {
   CudaBench bench;
-  const InstalledNvrtc compiler(load_nvrtc(test::fake_nvrtc()));
   test::FakeNvrtc::state() = {};
+  const InstalledNvrtc compiler(load_nvrtc(test::fake_nvrtc()));
   const std::string_view names[] = {"add_one"};
   test::FakeNvrtc::state().ptx = sim::FakeDriver::image(names);
   const NativeKernel kernel =
