@@ -1,0 +1,14 @@
+#include "support.hpp"
+#include "tern/core/version.hpp"
+
+NB_MODULE(_core, module) {
+  using namespace tern::python;
+  module.attr("__version__") = TERN_VERSION;
+  nanobind::set_leak_warnings(false);
+  add_errors(module);
+  add_devices(module);
+  add_exchange(module);
+  add_resources(module);
+  add_buffers(module);
+  add_unified(module);
+}
