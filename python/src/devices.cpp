@@ -104,6 +104,15 @@ void add_device_class(nb::module_& module) {
       .def("memory", [](const Device& self) {
              return without_gil([&] { return self.try_memory(); }).value(here());
            }, "Return the free and total bytes of device memory now.")
+      .def("allocate", [](const Device& self, std::size_t bytes) {
+             const CallSite site = here();
+             const Result<void*> made = without_gil([&] { return self.try_allocate(MemoryKind::device, bytes, {.site = site}); });
+             return reinterpret_cast<std::uintptr_t>(*made);
+           }, nb::arg("bytes"), "Allocate memory without an owner. Returns its address, for release().")
+      .def("release", [](const Device& self, std::uintptr_t address) {
+             const CallSite site = here();
+             without_gil([&] { return self.try_release(reinterpret_cast<void*>(address), site); }).value();
+           }, nb::arg("address"), "Free memory of allocate(). No work may still use it.")
       .def("synchronize", [](const Device& self) {
              without_gil([&] { return self.try_synchronize(); }).value(here());
            }, "Wait until all work of the device is complete.")
@@ -233,6 +242,22 @@ void add_order_classes(nb::module_& module) {
              const CallSite site = here();
              without_gil([&] { return self.get().try_record(event, site); }).value();
            }, nb::arg("event"), "Record an event: it covers everything submitted so far.")
+      .def("copy_bytes", [](const PyStream& self, std::uintptr_t destination, std::uintptr_t source, std::size_t bytes) {
+             const CallSite site = here();
+             without_gil([&] {
+               return self.get().try_copy(reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source), bytes, site);
+             }).value();
+           }, nb::arg("destination"), nb::arg("source"), nb::arg("bytes"),
+           "Queue a copy between addresses. The program orders it, not Tern.")
+      .def("fill_bytes", [](const PyStream& self, std::uintptr_t destination, std::size_t bytes, std::uint8_t value) {
+             const CallSite site = here();
+             Pattern pattern;
+             pattern.bytes[0] = std::byte{value};
+             without_gil([&] {
+               return self.get().try_fill_bytes(reinterpret_cast<void*>(destination), bytes, pattern, site);
+             }).value();
+           }, nb::arg("destination"), nb::arg("bytes"), nb::arg("value"),
+           "Queue a fill at an address. The program orders it, not Tern.")
       .def_prop_ro("is_idle", [](const PyStream& self) {
              return without_gil([&] { return self.get().try_is_idle(); }).value(here());
            })

@@ -11,4 +11,5 @@ NB_MODULE(_core, module) {
   add_resources(module);
   add_buffers(module);
   add_unified(module);
+  add_simulation(module);
 }

@@ -30,6 +30,7 @@ void add_resources(nb::module_& module);
 void add_buffers(nb::module_& module);
 void add_unified(nb::module_& module);
 void add_exchange(nb::module_& module);
+void add_simulation(nb::module_& module);
 
 /// Returns the line of Python code that called into the module. Frames of the package itself are
 /// skipped. The strings of the result are never freed; a process has one copy of each.

@@ -8,7 +8,7 @@
 <BufferState.SYNCHRONIZED: 'synchronized'>
 """
 
-from . import _core
+from . import _core, sim
 from ._core import (
     Budget,
     BudgetResource,
@@ -73,6 +73,7 @@ __all__ = [
     "open_device",
     "set_default_resource",
     "set_device",
+    "sim",
     "unified_totals",
     *_error_names,
 ]
