@@ -294,7 +294,6 @@ nb::object PyUnified::device() {
     host_array_storage_ = storage ? storage->id() : StorageId{};
     return host_array_;
   }
-  const StreamRef stream = raw_.device().default_stream();
   is_device_dropped_ = false;
   if (state() == BufferState::uninitialized) {
     allocate(false, true);
@@ -304,7 +303,6 @@ nb::object PyUnified::device() {
   const StorageHandle storage = raw_.storage_of(raw_.device().place());
   void* const address = storage ? storage->first_byte() : nullptr;
   return nb::cast(DeviceArray{storage, raw_.device(), address, raw_.shape(), raw_.dtype(), false, {}});
-  static_cast<void>(stream);
 }
 
 nb::object PyUnified::read_array() {
