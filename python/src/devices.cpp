@@ -99,6 +99,8 @@ void add_device_class(nb::module_& module) {
                    "Whether the device is the host itself.")
       .def_prop_ro("id", [](const Device& self) { return self.id().value; },
                    "The number of the device in this process.")
+      .def_prop_ro("place", [](const Device& self) { return self.place().text(); },
+                   "The place of the device's memory, such as ``'device 1'``.")
       .def_prop_ro("capabilities", &capabilities, "The names of the optional features it has.")
       .def("can", &can, nb::arg("capability"), "Return whether the device has a capability.")
       .def("memory", [](const Device& self) {

@@ -90,6 +90,8 @@ void add_simulation(nb::module_& module) {
           nb::arg("plan"), "Replace the fault plan.");
   sim.def("calls", [](const Device& device, const std::string& what) { return sim::calls(device, what); }, nb::arg("device"),
           nb::arg("fault_class"), "Return the number of calls of a class, such as ``copy``.");
+  sim.def("migrated_bytes", [](const Device& device) { return sim::migrated_bytes(device); }, nb::arg("device"),
+          "Return how many bytes of managed memory had to migrate so far, in either direction.");
   sim.def("trace_hash", [](const Device& device) { return sim::trace_hash(device); }, nb::arg("device"),
           "Return a hash of everything that happened. Equal runs have equal hashes.");
   sim.def("hold", [](const PyStream& stream) { return sim::hold(stream.get()); }, nb::arg("stream"),

@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
+#include "launches.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
 #include "tern/core/error.hpp"
@@ -31,16 +33,32 @@ void add_buffers(nb::module_& module);
 void add_unified(nb::module_& module);
 void add_exchange(nb::module_& module);
 void add_simulation(nb::module_& module);
+void add_managed(nb::module_& module);
+void add_hints(nb::module_& module);
+void add_kernels(nb::module_& module);
 
 /// Returns the line of Python code that called into the module. Frames of the package itself are
 /// skipped. The strings of the result are never freed; a process has one copy of each.
 [[nodiscard]] CallSite here() noexcept;
 
-/// Runs the body without the global interpreter lock. The body must not touch Python objects.
+/// Runs the body without the global interpreter lock. The body must not touch Python objects. Raises
+/// the exception of a Python kernel that this thread has launched and that failed in the meantime.
 template <class Body>
-decltype(auto) without_gil(Body&& body) {
-  const nb::gil_scoped_release released;
-  return std::forward<Body>(body)();
+auto without_gil(Body&& body) {
+  if constexpr (std::is_void_v<decltype(body())>) {
+    {
+      const nb::gil_scoped_release released;
+      body();
+    }
+    check_launches();
+  } else {
+    auto result = [&] {
+      const nb::gil_scoped_release released;
+      return body();
+    }();
+    check_launches();
+    return result;
+  }
 }
 
 // --- Arguments

@@ -199,7 +199,7 @@ nb::list transfers_of(const PyUnified& self) {
 }
 
 Exported exported_of(const DeviceArray& self) {
-  return {Buffer::try_over(self.storage, 0, self.shape, self.dtype, here()).value(), self.is_read_only, self.stream, true};
+  return {Buffer::try_over(self.storage, self.offset_bytes, self.shape, self.dtype, here()).value(), self.is_read_only, self.stream, true};
 }
 
 using Unified = nb::class_<PyUnified>;

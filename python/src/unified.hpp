@@ -21,6 +21,8 @@ struct DeviceArray {
   bool is_read_only = false;
   /// Work on the memory is ordered after this stream; empty if nothing is pending.
   StreamRef stream = {};
+  /// The offset of the first element in the storage.
+  std::size_t offset_bytes = 0;
 };
 
 class PyUnified {

@@ -38,6 +38,18 @@ from ._core import (
     set_device,
     unified_totals,
 )
+from ._core import (
+    HintRange,
+    HintReport,
+    Hints,
+    HintUndo,
+    ManagedBuffer,
+    ManagedDeviceLease,
+    ManagedHostLease,
+    ManagedInfo,
+    MigrationPolicy,
+    PrefetchPlan,
+)
 from .errors import *  # noqa: F403
 from .errors import __all__ as _error_names
 from .summary import memory_summary
@@ -76,4 +88,17 @@ __all__ = [
     "sim",
     "unified_totals",
     *_error_names,
+]
+
+__all__ += [
+    "HintRange",
+    "HintReport",
+    "HintUndo",
+    "Hints",
+    "ManagedBuffer",
+    "ManagedDeviceLease",
+    "ManagedHostLease",
+    "ManagedInfo",
+    "MigrationPolicy",
+    "PrefetchPlan",
 ]
