@@ -13,6 +13,9 @@
 #include "tern/buffer/copy.hpp"
 #include "tern/buffer/strided_buffer.hpp"
 
+TERN_RELEASE_HANDLE(tern::Buffer)
+TERN_RELEASE_HANDLE(tern::StridedBuffer)
+
 namespace tern::python {
 namespace {
 
@@ -40,7 +43,8 @@ Buffer make(nb::handle shape, nb::handle dtype, nb::handle device, const std::st
   if (resource) options.resource = *resource;
   const Device on = resource && device.is_none() ? (*resource)->device() : device_of_object(device);
   const DType element = dtype.is_none() ? DType::f32 : dtype_of_object(dtype);
-  return Buffer::try_make(on, shape_of_object(shape), element, options).value();
+  const Shape extents = shape_of_object(shape);
+  return without_gil([&] { return Buffer::try_make(on, extents, element, options); }).value();
 }
 
 void copy_from(Buffer& self, nb::handle object, nb::handle stream) {
@@ -62,6 +66,7 @@ nb::object to_numpy(const Buffer& self) {
   void* const address = address_of(array);
   const CallSite site = here();
   without_gil([&] { return self.try_copy_to(address, self.size_bytes(), site); }).value();
+  check_launches(self.device().id());
   return array;
 }
 
@@ -79,6 +84,7 @@ nb::object array_of(const Buffer& self, bool is_read_only) {
     const auto access = without_gil([&] { return view.try_rw_host<std::byte>(site); }).value();
     address = access.data();
   }
+  check_launches(self.device().id());
   return array_over({self.storage(), address, self.shape(), self.dtype(), is_read_only});
 }
 
@@ -217,6 +223,7 @@ void add_buffers(nb::module_& module) {
       .def("item", [](const Buffer& self) { return to_numpy(self).attr("item")(); }, "Return the only element.")
       .def("synchronize", [](const Buffer& self) {
              without_gil([&] { return self.try_synchronize(); }).value(here());
+             check_launches(self.device().id());
            }, "Wait until no stream uses the memory.")
       .def("__dlpack__", [](const Buffer& self, nb::handle stream, nb::handle max_version, nb::handle dl_device, nb::handle copy) {
              return export_dlpack({self, self.storage() && self.storage()->is_read_only()}, stream, max_version, dl_device, copy);
@@ -227,9 +234,13 @@ void add_buffers(nb::module_& module) {
              const StreamRef stream = self.device().default_stream();
              return cuda_array_interface({self, self.storage() && self.storage()->is_read_only(), stream, false});
            })
-      .def("__copy__", [](const Buffer& self) { return self.try_clone(self.device().default_stream(), here()).value(); })
+      .def("__copy__", [](const Buffer& self) {
+        const CallSite site = here();
+        return without_gil([&] { return self.try_clone(self.device().default_stream(), site); }).value();
+      })
       .def("__deepcopy__", [](const Buffer& self, nb::handle) {
-        return self.try_clone(self.device().default_stream(), here()).value();
+        const CallSite site = here();
+        return without_gil([&] { return self.try_clone(self.device().default_stream(), site); }).value();
       })
       .def("__reduce__", [](const Buffer&) -> nb::object {
         throw nb::type_error("a Buffer is memory of this process. Pickle buffer.to_numpy() instead.");

@@ -12,6 +12,9 @@
 #include "tern/backends/catalog.hpp"
 #include "tern/device/event.hpp"
 
+TERN_RELEASE_HANDLE(tern::Device)
+TERN_RELEASE_HANDLE(tern::Event)
+
 namespace tern::python {
 namespace {
 
@@ -48,7 +51,7 @@ Device device_of_number(std::int64_t number) {
 }
 
 nb::object open_handle(const PyStream& stream) {
-  return nb::int_(stream.get().try_native().value(here()).value);
+  return nb::int_(released([&] { return stream.get().try_native(); }).value(here()).value);
 }
 
 nb::list capabilities(const Device& device) {
@@ -74,7 +77,7 @@ void wait_for(Mark mark) {
   const CallSite site = here();
   for (;;) {
     Result<bool> done = without_gil([&] { return wait_for_a_while(mark); });
-    if (done.value(site)) return;
+    if (done.value(site)) return check_launches({}, mark.stream);
     if (PyErr_CheckSignals() != 0) nb::raise_python_error();
   }
 }
@@ -117,6 +120,7 @@ void add_device_class(nb::module_& module) {
            }, nb::arg("address"), "Free memory of allocate(). No work may still use it.")
       .def("synchronize", [](const Device& self) {
              without_gil([&] { return self.try_synchronize(); }).value(here());
+             check_launches(self.id());
            }, "Wait until all work of the device is complete.")
       .def_prop_ro("default_stream", [](const Device& self) { return PyStream(self); })
       .def("stream", [](const Device& self, const std::optional<std::string>& name, int priority) {
@@ -177,13 +181,15 @@ void add_device_class(nb::module_& module) {
 
 void add_order_classes(nb::module_& module) {
   module.def("copy_mark", [](const Device& device) {
-        const StreamRef stream = device.try_copy_stream().value(here());
+        const StreamRef stream = released([&] { return device.try_copy_stream(); }).value(here());
         return stream.try_mark().value(here());
       }, nb::arg("device"), "Return a mark for the copies that the library has queued on its own stream.");
   nb::class_<Mark>(module, "Mark",
                    "A point in the work of a stream. A mark costs nothing until someone waits for it.")
       .def_prop_ro("is_done", [](const Mark& self) {
-             return without_gil([&] { return Device::try_is_done(self); }).value(here());
+             const bool is_done = without_gil([&] { return Device::try_is_done(self); }).value(here());
+             if (is_done) check_launches({}, self.stream);
+             return is_done;
            })
       .def("wait", &wait_for, "Wait until the work up to the mark is complete. Ctrl-C ends the wait.")
       .def("__eq__", [](const Mark& self, nb::handle other) {
@@ -198,16 +204,16 @@ void add_order_classes(nb::module_& module) {
   nb::class_<Event>(module, "Event", "A driver event: to measure time, or to exchange order with code that uses events.")
       .def("__init__", [](Event* self, nb::handle device, bool timing) {
              const Device of = device_of_object(device);
-             new (self) Event((timing ? Event::try_make_timed(of) : Event::try_make(of)).value(here()));
+             new (self) Event(released([&] { return timing ? Event::try_make_timed(of) : Event::try_make(of); }).value(here()));
            }, nb::arg("device") = nb::none(), nb::kw_only(), nb::arg("timing") = false)
       .def_prop_ro("is_recorded", &Event::is_recorded)
-      .def_prop_ro("is_done", [](const Event& self) { return self.try_is_done().value(here()); })
+      .def_prop_ro("is_done", [](const Event& self) { return released([&] { return self.try_is_done(); }).value(here()); })
       .def_prop_ro("handle", [](const Event& self) { return self.native().value; })
       .def("synchronize", [](const Event& self) {
              without_gil([&] { return self.try_synchronize(); }).value(here());
            }, "Wait until the work up to the latest record is complete.")
       .def("elapsed_ns", [](const Event& self, const Event& start) {
-             return self.try_elapsed_ns(start).value(here());
+             return released([&] { return self.try_elapsed_ns(start); }).value(here());
            }, nb::arg("start"), "Return the nanoseconds from another event to this one.");
   nb::class_<PyStream>(module, "Stream",
                        "A queue of work of a device. Work of one stream runs in order.\n\n"
@@ -294,7 +300,7 @@ Result<bool> wait_for_a_while(Mark mark) noexcept {
 PyStream::PyStream(const Device& device) : device_(device), ref_(device.default_stream()) {}
 
 PyStream::PyStream(const Device& device, const StreamOptions& options)
-    : device_(device), owned_(Stream::try_make(device, options).value(here())), ref_(owned_) {}
+    : device_(device), owned_(released([&] { return Stream::try_make(device, options); }).value(here())), ref_(owned_) {}
 
 PyStream::PyStream(nb::handle object, const Device& device) : device_(device) {
   if (nb::isinstance<PyStream>(object)) {
@@ -321,9 +327,11 @@ PyStream::PyStream(nb::handle object, const Device& device) : device_(device) {
     throw nb::type_error("a stream is a ternmem.Stream, a driver's handle, or an object with __cuda_stream__");
   }
   const std::uintptr_t value = nb::cast<std::uintptr_t>(handle);
-  owned_ = Stream::try_borrow(device, NativeStream{value}).value(here());
+  owned_ = released([&] { return Stream::try_borrow(device, NativeStream{value}); }).value(here());
   ref_ = owned_;
 }
+
+PyStream::~PyStream() { release(owned_); }
 
 void PyStream::close() {
   Stream ended = std::move(owned_);

@@ -327,7 +327,7 @@ nb::dict cuda_array_interface(const Exported& exported) {
   made["strides"] = nb::none();
   made["stream"] = nb::none();
   if (exported.after.id()) {
-    const std::uintptr_t handle = exported.after.try_native().value(site).value;
+    const std::uintptr_t handle = released([&] { return exported.after.try_native(); }).value(site).value;
     made["stream"] = handle == 0 ? std::uintptr_t{1} : handle;
   }
   return made;

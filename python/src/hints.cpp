@@ -18,6 +18,10 @@
 #include "tern/coherence/prefetch_plan.hpp"
 #include "unified.hpp"
 
+TERN_RELEASE_HANDLE(tern::Hints)
+TERN_RELEASE_HANDLE(tern::HintUndo)
+TERN_RELEASE_HANDLE(tern::PrefetchPlan)
+
 namespace tern::python {
 namespace {
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -97,16 +98,27 @@ DType dtype_of_use(const Use& use) {
   return nb::cast<const Buffer&>(use.memory).dtype();
 }
 
-/// The storage that a launch on the device has used.
-StorageHandle storage_of(const Use& use, const Device& device) {
-  if (nb::isinstance<PyUnified>(use.memory)) {
-    const RawUnified& raw = nb::cast<const PyUnified&>(use.memory).raw();
-    const StorageHandle there = raw.storage_of(device.place());
-    return there ? there : raw.storage_of(Place::host());
+/// The memory of a use, without Python objects.
+struct UsedMemory {
+  RawUnified unified;
+  StorageHandle storage;
+
+  explicit UsedMemory(const Use& use) {
+    if (nb::isinstance<PyUnified>(use.memory)) {
+      unified = nb::cast<const PyUnified&>(use.memory).raw();
+    } else if (nb::isinstance<PyManaged>(use.memory)) {
+      storage = nb::cast<const PyManaged&>(use.memory).buffer().storage();
+    } else {
+      storage = nb::cast<const Buffer&>(use.memory).storage();
+    }
   }
-  if (nb::isinstance<PyManaged>(use.memory)) return nb::cast<const PyManaged&>(use.memory).buffer().storage();
-  return nb::cast<const Buffer&>(use.memory).storage();
-}
+  /// The storage that a launch on the device has used.
+  [[nodiscard]] StorageHandle storage_on(const Device& device) const {
+    if (!unified) return storage;
+    const StorageHandle there = unified.storage_of(device.place());
+    return there ? there : unified.storage_of(Place::host());
+  }
+};
 
 // --- Values
 
@@ -208,6 +220,9 @@ class PyKernel {
  public:
   PyKernel(Kernel kernel, std::shared_ptr<PythonKernel> function) : kernel_(std::move(kernel)), function_(std::move(function)) {}
 
+  PyKernel(PyKernel&&) = default;
+  ~PyKernel() { release(kernel_); }
+
   [[nodiscard]] const Kernel& kernel() const noexcept { return kernel_; }
   [[nodiscard]] bool is_function() const noexcept { return function_ != nullptr; }
 
@@ -239,7 +254,7 @@ class PyKernel {
     auto launch = std::make_unique<FunctionLaunch>();
     const std::shared_ptr<LaunchedMemory> memory = launch->memory;
     std::vector<LaunchArgument> packed;
-    std::vector<const Use*> uses;
+    std::vector<UsedMemory> uses;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       const nb::object one = nb::borrow(arguments[i]);
       FunctionArgument& made = launch->arguments.emplace_back();
@@ -255,7 +270,7 @@ class PyKernel {
         continue;
       }
       const Use& use = nb::cast<const Use&>(one);
-      uses.push_back(&use);
+      uses.emplace_back(use);
       packed.push_back(argument_of(use));
       made.is_memory = true;
       made.shape = shape_of(use);
@@ -271,8 +286,11 @@ class PyKernel {
       const nb::gil_scoped_release released;
       Result<Mark> made = kernel_.try_launch_with({stream, site}, extent, packed);
       // The function may have kept arrays over memory of a unified buffer, which can move later.
-      if (made) {
-        for (const Use* use : uses) memory->storages.push_back(storage_of(*use, kernel_.device()));
+      if (made && memory.use_count() > 1) {
+        std::vector<StorageHandle> storages;
+        for (const UsedMemory& use : uses) storages.push_back(use.storage_on(kernel_.device()));
+        const std::lock_guard lock(memory->mutex);
+        memory->storages = std::move(storages);
       }
       return made;
     }();
@@ -382,6 +400,7 @@ void add_uses(nb::module_& module) {
 }  // namespace
 
 void add_kernels(nb::module_& module) {
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function(&end_launches));
   add_uses(module);
   nb::class_<PyKernel>(module, "Kernel",
                        "Code that runs on a device. Each launch declares what the kernel does with its arguments.\n\n"

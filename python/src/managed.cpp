@@ -16,6 +16,8 @@
 #include "tern/coherence/hints.hpp"
 #include "unified.hpp"
 
+TERN_RELEASE_HANDLE(tern::python::PyManaged)
+
 namespace tern::python {
 namespace {
 
@@ -40,6 +42,13 @@ class PyManagedHostLease {
         view_ = without_gil([&] { return bytes.try_discard_host<std::byte>(site); }).value();
         break;
     }
+    check_launches(buffer_.device().id());
+  }
+
+  PyManagedHostLease(PyManagedHostLease&&) = default;
+  ~PyManagedHostLease() {
+    release(view_);
+    release(buffer_);
   }
 
   [[nodiscard]] nb::object array() {
@@ -83,7 +92,10 @@ class PyManagedDeviceLease {
         use_(std::move(other.use_)),
         is_open_(std::exchange(other.is_open_, false)) {}
   // Work may have been submitted, so the use counts.
-  ~PyManagedDeviceLease() { close(); }
+  ~PyManagedDeviceLease() {
+    close();
+    release(buffer_);
+  }
 
   [[nodiscard]] DeviceArray array() const {
     if (!is_open_) raise_closed();
@@ -94,7 +106,7 @@ class PyManagedDeviceLease {
   }
   void close() noexcept {
     if (!std::exchange(is_open_, false)) return;
-    use_.end();
+    released([&] { use_.end(); });
   }
   [[nodiscard]] bool is_open() const noexcept { return is_open_; }
 
@@ -115,7 +127,8 @@ PyManaged make(nb::handle shape, nb::handle dtype, nb::handle device, const std:
   if (resource) options.resource = *resource;
   const Device on = resource && device.is_none() ? (*resource)->device() : device_of_object(device);
   const DType element = dtype.is_none() ? DType::f32 : dtype_of_object(dtype);
-  return PyManaged(ManagedMemory::try_make(on, shape_of_object(shape), element, options).value());
+  const Shape extents = shape_of_object(shape);
+  return PyManaged(without_gil([&] { return ManagedMemory::try_make(on, extents, element, options); }).value());
 }
 
 /// A read-only array with the bytes of now.
@@ -130,6 +143,7 @@ nb::object to_numpy(const PyManaged& self) {
   void* const address = address_of(array);
   const CallSite site = here();
   without_gil([&] { return buffer.try_copy_to(address, buffer.size_bytes(), site); }).value();
+  check_launches(buffer.device().id());
   return array;
 }
 
@@ -166,7 +180,7 @@ PyManaged clone(const PyManaged& self) {
   const CallSite site = here();
   StorageOptions options;
   options.site = site;
-  ManagedMemory made = ManagedMemory::try_make(source.device(), source.shape(), source.dtype(), options).value();
+  ManagedMemory made = without_gil([&] { return ManagedMemory::try_make(source.device(), source.shape(), source.dtype(), options); }).value();
   // Without written elements there is nothing to copy.
   if (!source.storage()->check_written(source.offset_bytes(), source.size_bytes(), site)) return PyManaged(std::move(made));
   Buffer target = made.buffer();
@@ -274,6 +288,7 @@ void add_managed(nb::module_& module) {
   type.def("to_numpy", &to_numpy, "Return an independent NumPy array with the elements.");
   type.def("synchronize", [](const PyManaged& self) {
              without_gil([&] { return self.buffer().try_synchronize(); }).value(here());
+             check_launches(self.buffer().device().id());
            }, "Wait until no stream uses the memory.");
   type.def("__array__", &asarray, nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none());
   type.def("__getitem__", [](const PyManaged& self, nb::handle key) {

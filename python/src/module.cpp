@@ -13,8 +13,8 @@ NB_MODULE(_core, module) {
   add_buffers(module);
   add_unified(module);
   add_simulation(module);
-  add_owner(module);
   add_managed(module);
   add_hints(module);
   add_kernels(module);
+  add_owner(module);
 }

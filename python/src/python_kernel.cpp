@@ -26,6 +26,10 @@ std::list<Kept>& kept() {
   static auto& list = *new std::list<Kept>;  // never destroyed: Python may be gone
   return list;
 }
+std::vector<std::shared_ptr<void>>& kept_handles() {
+  static auto& list = *new std::vector<std::shared_ptr<void>>;
+  return list;
+}
 
 /// The thread that launches, by launch. The simulated device runs kernels on any thread.
 struct Launcher {
@@ -34,14 +38,15 @@ struct Launcher {
 
 void keep_exception(const FunctionLaunch& launch, std::thread::id thread, const std::string& kernel, nb::python_error& error) {
   nb::object exception = nb::borrow(error.value());
-  if (launch.site.is_known()) {
-    const nb::object note = nb::str("raised by the kernel '{}', launched at {}:{}").format(kernel, launch.site.file, launch.site.line);
-    const nb::object added = nb::steal(PyObject_CallMethod(exception.ptr(), "add_note", "O", note.ptr()));
-    if (!added.is_valid()) PyErr_Clear();
+  try {
+    const std::string where = launch.site.is_known() ? std::string(", launched at ") + launch.site.file + ":" + std::to_string(launch.site.line) : "";
+    exception.attr("add_note")(nb::str(("raised by the kernel '" + kernel + "'" + where).c_str()));
+  } catch (nb::python_error&) {
+    // An exception that takes no notes is raised without one.
   }
   const std::lock_guard lock(kept_mutex);
   kept().push_back({thread, launch.device, launch.stream, exception.release().ptr()});
-  kept_exceptions.fetch_add(1);
+  kept_things.fetch_add(1);
 }
 
 nb::object array_of(const FunctionArgument& argument, void* address, const std::shared_ptr<LaunchedMemory>& memory) {
@@ -55,9 +60,24 @@ nb::object array_of(const FunctionArgument& argument, void* address, const std::
 
 }  // namespace
 
-std::atomic<int> kept_exceptions = 0;
+std::atomic<int> kept_things = 0;
+thread_local bool is_in_kernel = false;
 
-void raise_kept_exception(DeviceId device, StreamId stream) {
+void keep_handle(std::shared_ptr<void> handle) noexcept try {
+  const std::lock_guard lock(kept_mutex);
+  kept_handles().push_back(std::move(handle));
+  kept_things.fetch_add(1);
+} catch (const std::bad_alloc&) {
+  // Without memory for the list the handle ends here. The device then reports the call.
+}
+
+void settle_launches(DeviceId device, StreamId stream) {
+  released([] {
+    std::vector<std::shared_ptr<void>> ended;
+    const std::lock_guard lock(kept_mutex);
+    ended.swap(kept_handles());
+    kept_things.fetch_sub(static_cast<int>(ended.size()));
+  });
   PyObject* raised = nullptr;
   {
     const std::lock_guard lock(kept_mutex);
@@ -67,11 +87,29 @@ void raise_kept_exception(DeviceId device, StreamId stream) {
     if (found == kept().end()) return;
     raised = found->exception;
     kept().erase(found);
-    kept_exceptions.fetch_sub(1);
+    kept_things.fetch_sub(1);
   }
   const nb::object exception = nb::steal(raised);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised)), raised);
   nb::raise_python_error();
+}
+
+void end_launches() {
+  for (;;) {
+    PyObject* unraised = nullptr;
+    released([&] {
+      std::vector<std::shared_ptr<void>> ended;
+      const std::lock_guard lock(kept_mutex);
+      ended.swap(kept_handles());
+      if (kept().empty()) return;
+      unraised = kept().front().exception;
+      kept().pop_front();
+    });
+    if (unraised == nullptr) return;
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(unraised)), unraised);
+    Py_DECREF(unraised);
+    PyErr_WriteUnraisable(nullptr);
+  }
 }
 
 struct PythonKernel::Pending {
@@ -123,6 +161,7 @@ void PythonKernel::run(const KernelCall& call) {
   }
   // The thread may be in the middle of raising an exception of its own.
   const nb::error_scope other;
+  const bool was_in_kernel = std::exchange(is_in_kernel, true);
   const FunctionLaunch& launch = *mine.launch;
   std::vector<nb::object> arrays;
   try {
@@ -152,6 +191,10 @@ void PythonKernel::run(const KernelCall& call) {
     }
   }
   arrays.clear();
+  // The launching thread may give it the storages of the launch later, so it must not end here.
+  keep_handle(std::move(mine.launch->memory));
+  mine = {};
+  is_in_kernel = was_in_kernel;
 }
 
 }  // namespace tern::python

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,8 @@ namespace tern::python {
 
 /// Owns the memory of a launch. Arrays that the function keeps share it.
 struct LaunchedMemory {
-  std::vector<StorageHandle> storages;
+  std::mutex mutex;
+  std::vector<StorageHandle> storages;  // guarded by the mutex
 };
 
 /// An argument as the function gets it: an array over memory, or the value itself.

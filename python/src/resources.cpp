@@ -52,7 +52,7 @@ void add_resources(nb::module_& module) {
   nb::class_<Resource>(module, "Resource", "Where memory comes from.")
       .def_prop_ro("device", [](const Resource& self) { return self.device(); })
       .def_prop_ro("name", [](const Resource& self) { return std::string(self.name()); })
-      .def_prop_ro("statistics", [](const Resource& self) { return statistics_of(self.statistics()); },
+      .def_prop_ro("statistics", [](const Resource& self) { return statistics_of(released([&] { return self.statistics(); })); },
                    "Bytes in use and held, and counts of allocations.")
       .def("trim", [](Resource& self, std::size_t keep_bytes) {
              return without_gil([&] { return self.trim(keep_bytes); });
@@ -71,7 +71,7 @@ void add_resources(nb::module_& module) {
            }), nb::arg("device") = nb::none(), nb::kw_only(), nb::arg("limit_bytes") = 0, nb::arg("initial_bytes") = 0,
            nb::arg("kind") = "device")
       .def_prop_ro("pool_statistics", [](const PoolResource& self) {
-        const PoolStatistics one = self.pool_statistics();
+        const PoolStatistics one = released([&] { return self.pool_statistics(); });
         nb::dict made;
         made["live_bytes"] = one.live_bytes;
         made["cached_bytes"] = one.cached_bytes;

@@ -30,6 +30,9 @@ class PyUnified {
   PyUnified(Shape shape, DType dtype, const UnifiedOptions& options);
   explicit PyUnified(RawUnified raw) : raw_(std::move(raw)) {}
 
+  PyUnified(PyUnified&&) = default;
+  ~PyUnified();
+
   [[nodiscard]] const RawUnified& raw() const noexcept { return raw_; }
   [[nodiscard]] BufferState state() const noexcept;
   [[nodiscard]] bool is_on_host_device() const noexcept { return raw_.device().info().is_host; }

@@ -39,16 +39,26 @@ from ._core import (
     unified_totals,
 )
 from ._core import (
+    Elements,
     HintRange,
     HintReport,
     Hints,
     HintUndo,
+    Kernel,
+    LaunchSize,
     ManagedBuffer,
     ManagedDeviceLease,
     ManagedHostLease,
     ManagedInfo,
     MigrationPolicy,
     PrefetchPlan,
+    Use,
+    elements,
+    fence_from,
+    fence_to,
+    in_,
+    inout,
+    out,
 )
 from .errors import *  # noqa: F403
 from .errors import __all__ as _error_names
@@ -91,14 +101,24 @@ __all__ = [
 ]
 
 __all__ += [
+    "Elements",
     "HintRange",
     "HintReport",
     "HintUndo",
     "Hints",
+    "Kernel",
+    "LaunchSize",
     "ManagedBuffer",
     "ManagedDeviceLease",
     "ManagedHostLease",
     "ManagedInfo",
     "MigrationPolicy",
     "PrefetchPlan",
+    "Use",
+    "elements",
+    "fence_from",
+    "fence_to",
+    "in_",
+    "inout",
+    "out",
 ]
