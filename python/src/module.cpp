@@ -16,5 +16,6 @@ NB_MODULE(_core, module) {
   add_managed(module);
   add_hints(module);
   add_kernels(module);
+  add_tables(module);
   add_owner(module);
 }
