@@ -70,6 +70,19 @@ nb::object to_numpy(const Buffer& self) {
   return array;
 }
 
+/// An independent buffer with the same elements, or without elements if there is no memory yet.
+Buffer copied(const Buffer& self) {
+  const CallSite site = here();
+  if (self.is_allocated() || self.size_bytes() == 0) {
+    return without_gil([&] { return self.try_clone(self.device().default_stream(), site); }).value();
+  }
+  StorageOptions options;
+  const bool is_special = self.kind() == MemoryKind::pinned || self.kind() == MemoryKind::managed;
+  options.kind = is_special ? self.kind() : MemoryKind::device;
+  options.site = site;
+  return without_gil([&] { return Buffer::try_make(self.device(), self.shape(), self.dtype(), options); }).value();
+}
+
 /// A NumPy array over the memory, if the host can use it. Waits for work that uses it.
 nb::object array_of(const Buffer& self, bool is_read_only) {
   const CallSite site = here();
@@ -234,17 +247,8 @@ void add_buffers(nb::module_& module) {
              const StreamRef stream = self.device().default_stream();
              return cuda_array_interface({self, self.storage() && self.storage()->is_read_only(), stream, false});
            })
-      .def("__copy__", [](const Buffer& self) {
-        const CallSite site = here();
-        return without_gil([&] { return self.try_clone(self.device().default_stream(), site); }).value();
-      })
-      .def("__deepcopy__", [](const Buffer& self, nb::handle) {
-        const CallSite site = here();
-        return without_gil([&] { return self.try_clone(self.device().default_stream(), site); }).value();
-      })
-      .def("__reduce__", [](const Buffer&) -> nb::object {
-        throw nb::type_error("a Buffer is memory of this process. Pickle buffer.to_numpy() instead.");
-      })
+      .def("__copy__", &copied)
+      .def("__deepcopy__", [](const Buffer& self, nb::handle) { return copied(self); }, nb::arg("memo"))
       .def("__repr__", [](const Buffer& self) {
         return nb::str("Buffer(shape={}, dtype={}, device='{}', kind='{}')")
             .format(tuple_of(self.shape()), object_of_dtype(self.dtype()), std::string(self.device().spec()), std::string(name(self.kind())));

@@ -17,5 +17,6 @@ NB_MODULE(_core, module) {
   add_hints(module);
   add_kernels(module);
   add_tables(module);
+  add_audit(module);
   add_owner(module);
 }

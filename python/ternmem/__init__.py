@@ -8,7 +8,7 @@
 <BufferState.SYNCHRONIZED: 'synchronized'>
 """
 
-from . import _core, sim
+from . import _core, _pickling, sim
 from ._core import (
     Budget,
     BudgetResource,
@@ -57,6 +57,8 @@ from ._core import (
     PrefetchPlan,
     Schema,
     Table,
+    TransferCounts,
+    TransferGate,
     Use,
     elements,
     fence_from,
@@ -65,11 +67,17 @@ from ._core import (
     in_,
     inout,
     out,
+    transfer_counts,
+    transfer_counts_by_tag,
+    transfer_counts_of_other_tags,
+    transfer_gate_statistics,
 )
 from .errors import *  # noqa: F403
 from .errors import __all__ as _error_names
 from .summary import memory_summary
 from .unified_buffer import BufferState, UnifiedBuffer
+
+_pickling.install()
 
 __all__ = [
     "Budget",
@@ -125,6 +133,8 @@ __all__ += [
     "PrefetchPlan",
     "Schema",
     "Table",
+    "TransferCounts",
+    "TransferGate",
     "Use",
     "elements",
     "fence_from",
@@ -133,4 +143,8 @@ __all__ += [
     "in_",
     "inout",
     "out",
+    "transfer_counts",
+    "transfer_counts_by_tag",
+    "transfer_counts_of_other_tags",
+    "transfer_gate_statistics",
 ]
