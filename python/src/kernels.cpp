@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "arrays.hpp"
 #include "devices.hpp"
 #include "launches.hpp"
 #include "managed.hpp"
@@ -64,8 +65,9 @@ bool is_memory(nb::handle object) {
 }
 
 Use use_of(nb::object memory, Access access) {
+  if (nb::isinstance<PyArray>(memory)) memory = nb::cast(nb::cast<const PyArray&>(memory).buffer());
   if (!is_memory(memory)) {
-    raise(Failure(ErrorCode::type_mismatch, "{name}() takes a Buffer, a UnifiedBuffer or a ManagedBuffer, and not {actual}.")
+    raise(Failure(ErrorCode::type_mismatch, "{name}() takes a Buffer, an Array, a UnifiedBuffer or a ManagedBuffer, and not {actual}.")
               .with("name", name_of(access))
               .with("actual", nb::repr(memory.type()).c_str()),
           here());
@@ -259,7 +261,7 @@ class PyKernel {
       const nb::object one = nb::borrow(arguments[i]);
       FunctionArgument& made = launch->arguments.emplace_back();
       if (!nb::isinstance<Use>(one)) {
-        if (is_memory(one)) {
+        if (is_memory(one) || nb::isinstance<PyArray>(one)) {
           raise(Failure(ErrorCode::type_mismatch,
                         "argument {index} is memory whose use is not declared. Pass it as in_(), out() or inout().")
                     .with("index", i)
@@ -368,9 +370,9 @@ void add_uses(nb::module_& module) {
   const auto add = [&](const char* name, Access access, const char* doc) {
     module.def(name, [access](nb::object memory) { return use_of(std::move(memory), access); }, nb::arg("memory"), doc);
   };
-  add("in_", Access::read, "Declare that a kernel reads the memory.\n\nParameters\n----------\nmemory : Buffer, UnifiedBuffer or ManagedBuffer\n\nReturns\n-------\nUse");
-  add("out", Access::discard, "Declare that a kernel overwrites all of the memory and reads none of it.\n\nParameters\n----------\nmemory : Buffer, UnifiedBuffer or ManagedBuffer\n\nReturns\n-------\nUse");
-  add("inout", Access::read_write, "Declare that a kernel reads and writes the memory, or writes a part of it.\n\nParameters\n----------\nmemory : Buffer, UnifiedBuffer or ManagedBuffer\n\nReturns\n-------\nUse");
+  add("in_", Access::read, "Declare that a kernel reads the memory.\n\nParameters\n----------\nmemory : Buffer, Array, UnifiedBuffer or ManagedBuffer\n\nReturns\n-------\nUse");
+  add("out", Access::discard, "Declare that a kernel overwrites all of the memory and reads none of it.\n\nParameters\n----------\nmemory : Buffer, Array, UnifiedBuffer or ManagedBuffer\n\nReturns\n-------\nUse");
+  add("inout", Access::read_write, "Declare that a kernel reads and writes the memory, or writes a part of it.\n\nParameters\n----------\nmemory : Buffer, Array, UnifiedBuffer or ManagedBuffer\n\nReturns\n-------\nUse");
   nb::class_<Elements>(module, "Elements", "The size of a launch with one thread for each element. Made by :func:`elements`.")
       .def_ro("count", &Elements::count, "The number of elements.")
       .def_ro("block_threads", &Elements::block_threads, "Threads of a block; 0 for a number that suits the kernel.");

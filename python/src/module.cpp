@@ -18,5 +18,6 @@ NB_MODULE(_core, module) {
   add_kernels(module);
   add_tables(module);
   add_audit(module);
+  add_arrays(module);
   add_owner(module);
 }

@@ -39,6 +39,7 @@ from ._core import (
     unified_totals,
 )
 from ._core import (
+    Array,
     Column,
     Elements,
     Field,
@@ -115,6 +116,7 @@ __all__ = [
 ]
 
 __all__ += [
+    "Array",
     "Column",
     "Elements",
     "Field",
