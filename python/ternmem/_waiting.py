@@ -88,4 +88,4 @@ def _await_mark(self: _core.Mark) -> Generator[object, None, None]:
     return wait(self).__await__()
 
 
-_core.Mark.__await__ = _await_mark  # type: ignore[attr-defined]
+_core.Mark.__await__ = _await_mark  # type: ignore[method-assign]

@@ -35,7 +35,7 @@ def test_the_capsule_has_the_version_that_was_asked_for(version: Any, name: byte
 def test_bad_arguments_of_dlpack() -> None:
     buffer = made(tern.open_device("host"))
     with pytest.raises(TypeError):
-        buffer.__dlpack__(1)  # type: ignore[misc]
+        buffer.__dlpack__(1)  # type: ignore[call-arg]
     with pytest.raises(TypeError):
         buffer.__dlpack__(unknown=1)  # type: ignore[call-arg]
     for version in (1, (1,), (1, 2, 3), ("1", "0")):
@@ -57,9 +57,9 @@ def test_streams_of_a_cuda_device() -> None:
     assert buffer.__dlpack_device__() == (2, 0)
     for stream in (None, -1, 1):
         assert buffer.__dlpack__(stream=stream) is not None
-    for stream in (0, -2, "x", 1.5):
+    for wrong in (0, -2, "x", 1.5):
         with pytest.raises(ValueError, match="stream"):
-            buffer.__dlpack__(stream=stream)
+            buffer.__dlpack__(stream=wrong)
     with tern.Stream(device) as own:
         assert buffer.__dlpack__(stream=own.handle) is not None
 

@@ -38,7 +38,7 @@ def test_marks_and_buffers_can_be_awaited(accelerator: tern.Device) -> None:
         buffers = [UnifiedBuffer(1000, device=accelerator).fill(i) for i in range(20)]
         for buffer in buffers:
             buffer.prefetch(stream)
-        await stream.mark()  # type: ignore[misc]
+        await stream.mark()
         await asyncio.gather(*(buffer.ensure_on_device() for buffer in buffers))
         assert all(buffer.state is BufferState.SYNCHRONIZED for buffer in buffers)
         for buffer in buffers:
