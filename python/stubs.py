@@ -14,6 +14,9 @@ import sys
 import tempfile
 
 folder = pathlib.Path(__file__).resolve().parent
+if not any((folder / "ternmem").glob("_core*.so")):
+    # The module lies elsewhere, and PYTHONPATH or the interpreter knows where.
+    sys.path[:] = [path for path in sys.path if pathlib.Path(path).resolve() != folder]
 stubs = folder / "ternmem" / "_core"
 
 # Results that bindings return as a plain Python object, by name.
@@ -28,6 +31,8 @@ RESULTS = {
     "fill": "typing.Self",
     "__enter__": "typing.Self",
     "HostLease.__enter__": ARRAY,
+    "ManagedHostLease.__enter__": ARRAY,
+    "histogram": "dict[int, int]",
     "handle": "int",
     "limit_bytes": "int | None",
     "site": "str | None",

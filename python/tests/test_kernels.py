@@ -261,7 +261,7 @@ def test_an_exception_reaches_a_waiter_on_another_thread(wait: str) -> None:
                 "stream": stream.synchronize,
                 "device": device.synchronize,
                 "read": x.to_numpy,
-                "buffer": getattr(x, "synchronize", None),
+                "buffer": getattr(x, "synchronize", x.to_numpy),
                 "unified": x.to_numpy,
             }[wait]()
         except _Odd as error:
@@ -544,8 +544,8 @@ def test_bad_arguments(place: tern.Device) -> None:
         kernel.launch("a stream", 1, in_(x), inout(x), 1)
     with pytest.raises(RuntimeError):
         kernel.launch(None, 1, *[in_(x)] * 70)
-    size = LaunchSize((8, 2), 32, 64)
-    assert (size.grid, size.block, size.shared_bytes) == ((8, 2, 1), (32, 1, 1), 64)
+    launch_size = LaunchSize((8, 2), 32, 64)
+    assert (launch_size.grid, launch_size.block, launch_size.shared_bytes) == ((8, 2, 1), (32, 1, 1), 64)
     assert in_(x).memory is x
     assert out(x).access == "out"
 

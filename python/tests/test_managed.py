@@ -179,6 +179,7 @@ def test_slices_share_the_memory(place: tern.Device) -> None:
         assert array.ptr == buffer.buffer.ptr + 40
         if place.spec.startswith("sim"):
             imported = tern.from_dlpack(array, device=place)
+            assert isinstance(imported, tern.Buffer)
             assert (imported.to_numpy() == 3).all()
 
 
