@@ -104,7 +104,7 @@ def finished(text: str, is_top: bool) -> str:
 def made() -> dict[str, str]:
     """The stubs by file name."""
     with tempfile.TemporaryDirectory() as scratch:
-        subprocess.run([sys.executable, "-P", "-m", "nanobind.stubgen", "-q", "-r", "-P", "-m", "ternmem._core", "-O", scratch],
+        subprocess.run([sys.executable, "-m", "nanobind.stubgen", "-q", "-r", "-P", "-m", "ternmem._core", "-O", scratch], cwd=scratch,
                        check=True)
         return {path.name: finished(path.read_text(), path.name == "__init__.pyi")
                 for path in sorted((pathlib.Path(scratch) / "_core").glob("*.pyi"))}

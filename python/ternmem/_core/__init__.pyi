@@ -337,7 +337,7 @@ class TrackingResource(Resource):
         Return one snapshot of all tags that were ever used, by tag, the largest first.
         """
 
-    def histogram(self) -> dict[str, typing.Any]:
+    def histogram(self) -> dict[int, int]:
         """
         Return how many allocations were of up to that many bytes, by the upper bound of their size class.
         """
@@ -741,7 +741,7 @@ class ManagedHostLease:
     def close(self) -> None:
         """Close the lease. A second call does nothing."""
 
-    def __enter__(self) -> typing.Self: ...
+    def __enter__(self) -> npt.NDArray[typing.Any]: ...
 
     def __exit__(self, type: object | None = None, value: object | None = None, traceback: object | None = None) -> None: ...
 
