@@ -51,6 +51,12 @@ bool UnifiedCore::has_copy(Place place) const noexcept {
   return found && copies_.has_copy(*found);
 }
 
+StorageHandle UnifiedCore::storage_of(Place place) const noexcept {
+  const std::lock_guard lock(mutex_);
+  const std::optional<unsigned> found = copies_.find(place);
+  return found && copies_.has_copy(*found) ? copies_.memory_of(*found).storage : StorageHandle();
+}
+
 BufferState UnifiedCore::state(ByteRange range) const noexcept {
   const std::lock_guard lock(mutex_);
   return copies_.state({range.begin, std::min(range.end, bytes())});
@@ -212,6 +218,10 @@ const Device& RawUnified::device() const noexcept {
 bool RawUnified::is_pinned() const noexcept { return core_ != nullptr && core_->is_pinned(); }
 
 bool RawUnified::is_guarded() const noexcept { return core_ != nullptr && core_->is_guarded(); }
+
+StorageHandle RawUnified::storage_of(Place place) const noexcept {
+  return core_ != nullptr ? core_->storage_of(place) : StorageHandle();
+}
 
 bool RawUnified::has_copy(Place place) const noexcept {
   return core_ != nullptr && core_->has_copy(place);

@@ -1,0 +1,150 @@
+// Exceptions: each error code is a class that is both ternmem.Error and the built-in exception that
+// Python programs expect.
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "support.hpp"
+
+namespace tern::python {
+namespace {
+
+constexpr std::size_t code_count = 0
+#define TERN_CODE(code, name, base) +1
+    TERN_FOR_EACH_ERROR_CODE(TERN_CODE)
+#undef TERN_CODE
+    ;
+
+PyObject* error_class = nullptr;
+std::array<PyObject*, code_count> classes = {};
+
+/// "out_of_memory" becomes "OutOfMemoryError".
+std::string class_name(std::string_view code) {
+  if (code == "sync_failed") return "SyncError";
+  std::string made;
+  bool is_first = true;
+  for (const char letter : code) {
+    if (letter == '_') {
+      is_first = true;
+    } else {
+      made += is_first ? static_cast<char>(letter - 'a' + 'A') : letter;
+      is_first = false;
+    }
+  }
+  return made + "Error";
+}
+
+/// The built-in exception of a code, or null.
+PyObject* builtin_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::size_overflow:
+      return PyExc_OverflowError;
+    case ErrorCode::invalid_argument:
+    case ErrorCode::misaligned:
+    case ErrorCode::size_mismatch:
+    case ErrorCode::shape_mismatch:
+    case ErrorCode::never_written:
+    case ErrorCode::read_only:
+    case ErrorCode::device_mismatch:
+    case ErrorCode::invalid_device:
+    case ErrorCode::bad_format:
+      return PyExc_ValueError;
+    case ErrorCode::invalid_view:
+    case ErrorCode::out_of_bounds:
+      return PyExc_IndexError;
+    case ErrorCode::type_mismatch:
+      return PyExc_TypeError;
+    case ErrorCode::not_allocated:
+    case ErrorCode::not_host_accessible:
+    case ErrorCode::dlpack_rejected:
+    case ErrorCode::arrow_rejected:
+      return PyExc_BufferError;
+    case ErrorCode::out_of_memory:
+      return PyExc_MemoryError;
+    case ErrorCode::unsupported:
+      return PyExc_NotImplementedError;
+    case ErrorCode::timeout:
+      return PyExc_TimeoutError;
+    case ErrorCode::not_found:
+      return PyExc_LookupError;
+    case ErrorCode::file:
+      return PyExc_OSError;
+    default:
+      return nullptr;
+  }
+}
+
+nb::object object_of(const Failure::Field& field) {
+  switch (field.unit) {
+    case Unit::text:
+      return nb::str(field.text.data(), field.text.size());
+    case Unit::signed_count:
+      return nb::int_(static_cast<std::int64_t>(field.number));
+    default:
+      return nb::int_(field.number);
+  }
+}
+
+/// Sets the Python exception of the error. The fields of the failure become attributes.
+void raise_in_python(const Error& error) {
+  const Failure& failure = error.failure();
+  PyObject* const type = classes[static_cast<std::size_t>(failure.code())];
+  const nb::object made = nb::borrow(type)(nb::str(error.text()));
+  for (std::size_t i = 0; i < failure.field_count(); ++i) {
+    const Failure::Field field = failure.field(i);
+    const std::string name(field.name);
+    // A field must not hide what every exception has.
+    if (!nb::hasattr(nb::handle(type), name.c_str())) nb::setattr(made, name.c_str(), object_of(field));
+  }
+  const std::string_view code = name(failure.code());
+  nb::setattr(made, "code", nb::str(code.data(), code.size()));
+  const CallSite site = failure.site();
+  if (site.is_known()) {
+    nb::setattr(made, "site", nb::str((std::string(site.file) + ":" + std::to_string(site.line)).c_str()));
+  }
+  PyErr_SetObject(type, made.ptr());
+}
+
+}  // namespace
+
+void add_errors(nb::module_& module) {
+  error_class = PyErr_NewExceptionWithDoc(
+      "ternmem.Error",
+      "The base class of every exception that Tern raises.\n\n"
+      "``code`` is the name of the error, such as ``out_of_memory``; ``site`` is the Python line of\n"
+      "the call, if known. The numbers of the message are attributes too.",
+      PyExc_RuntimeError, nullptr);
+  module.attr("Error") = nb::handle(error_class);
+  nb::setattr(nb::handle(error_class), "code", nb::str(""));
+  nb::setattr(nb::handle(error_class), "site", nb::none());
+  const auto add = [&](ErrorCode code, std::string_view code_name) {
+    const std::string short_name = class_name(code_name);
+    const std::string full_name = "ternmem." + short_name;
+    PyObject* builtin = builtin_of(code);
+    nb::object bases;
+    if (code == ErrorCode::out_of_budget) {
+      bases = nb::make_tuple(nb::handle(classes[static_cast<std::size_t>(ErrorCode::out_of_memory)]));
+    } else if (builtin != nullptr) {
+      bases = nb::make_tuple(nb::handle(error_class), nb::handle(builtin));
+    } else {
+      bases = nb::make_tuple(nb::handle(error_class));
+    }
+    PyObject* const made = PyErr_NewException(full_name.c_str(), bases.ptr(), nullptr);
+    if (made == nullptr) nb::raise_python_error();
+    classes[static_cast<std::size_t>(code)] = made;
+    module.attr(short_name.c_str()) = nb::handle(made);
+  };
+#define TERN_CODE(code, name, base) add(ErrorCode::code, #code);
+  TERN_FOR_EACH_ERROR_CODE(TERN_CODE)
+#undef TERN_CODE
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const Error& error) {
+      raise_in_python(error);
+    }
+  });
+}
+
+}  // namespace tern::python

@@ -1,0 +1,179 @@
+// Resources: pools, budgets, tracking, and what they say about their memory.
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <memory>
+#include <vector>
+
+#include "support.hpp"
+#include "tern/memory/budget.hpp"
+#include "tern/memory/budget_resource.hpp"
+#include "tern/memory/default_resource.hpp"
+#include "tern/memory/driver_resource.hpp"
+#include "tern/memory/pool_resource.hpp"
+#include "tern/memory/tracking_resource.hpp"
+
+namespace tern::python {
+namespace {
+
+MemoryKind kind_of(const std::string& text) {
+  for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned, MemoryKind::managed}) {
+    if (name(kind) == text) return kind;
+  }
+  throw nb::value_error("kind is 'device', 'pinned' or 'managed'");
+}
+
+Overflow overflow_of(const std::string& text) {
+  for (const Overflow one : {Overflow::fail, Overflow::wait, Overflow::evict, Overflow::spill}) {
+    if (name(one) == text) return one;
+  }
+  throw nb::value_error("overflow is 'fail', 'wait', 'evict' or 'spill'");
+}
+
+nb::object site_or_none(const CallSite& site) {
+  if (!site.is_known()) return nb::none();
+  return nb::str("{}:{}").format(site.file, site.line);
+}
+
+nb::dict statistics_of(const Statistics& statistics) {
+  nb::dict made;
+  made["live_bytes"] = statistics.live_bytes;
+  made["live_blocks"] = statistics.live_blocks;
+  made["pending_bytes"] = statistics.pending_bytes;
+  made["reserved_bytes"] = statistics.reserved_bytes;
+  made["peak_live_bytes"] = statistics.peak_live_bytes;
+  made["requests"] = statistics.requests;
+  made["reuses"] = statistics.reuses;
+  made["refusals"] = statistics.refusals;
+  made["frees"] = statistics.frees;
+  made["hit_rate"] = statistics.hit_rate();
+  return made;
+}
+
+}  // namespace
+
+void add_resources(nb::module_& module) {
+  nb::class_<Resource>(module, "Resource", "Where memory comes from.")
+      .def_prop_ro("device", [](const Resource& self) { return self.device(); })
+      .def_prop_ro("name", [](const Resource& self) { return std::string(self.name()); })
+      .def_prop_ro("statistics", [](const Resource& self) { return statistics_of(released([&] { return self.statistics(); })); },
+                   "Bytes in use and held, and counts of allocations.")
+      .def("trim", [](Resource& self, std::size_t keep_bytes) {
+             return without_gil([&] { return self.trim(keep_bytes); });
+           }, nb::arg("keep_bytes") = 0, "Give free memory back to the driver. Returns the bytes given back.");
+  nb::class_<PoolResource, Resource>(module, "Pool",
+                                     "Keeps memory of the driver and reuses it, so most allocations cost nanoseconds.\n\n"
+                                     "Parameters\n----------\n"
+                                     "device : Device or str, optional\n"
+                                     "limit_bytes : int\n    The most memory held from the driver; 0 for no limit.\n"
+                                     "initial_bytes : int\n    Memory that is taken from the driver at once.\n"
+                                     "kind : {'device', 'pinned', 'managed'}")
+      .def(nb::new_([](nb::handle device, std::size_t limit_bytes, std::size_t initial_bytes, const std::string& kind) {
+             const Device on = device_of_object(device);
+             const PoolOptions options{.kind = kind_of(kind), .limit_bytes = limit_bytes, .initial_bytes = initial_bytes};
+             return without_gil([&] { return std::make_shared<PoolResource>(on, options); });
+           }), nb::arg("device") = nb::none(), nb::kw_only(), nb::arg("limit_bytes") = 0, nb::arg("initial_bytes") = 0,
+           nb::arg("kind") = "device")
+      .def_prop_ro("pool_statistics", [](const PoolResource& self) {
+        const PoolStatistics one = released([&] { return self.pool_statistics(); });
+        nb::dict made;
+        made["live_bytes"] = one.live_bytes;
+        made["cached_bytes"] = one.cached_bytes;
+        made["in_flight_bytes"] = one.in_flight_bytes;
+        made["available_bytes"] = one.available_bytes;
+        made["held_bytes"] = one.held_bytes;
+        made["peak_held_bytes"] = one.peak_held_bytes;
+        made["limit_bytes"] = one.limit_bytes;
+        made["cache_hits"] = one.cache_hits;
+        made["steals"] = one.steals;
+        made["grows"] = one.grows;
+        made["host_waits"] = one.host_waits;
+        made["driver_calls"] = one.driver_calls();
+        return made;
+      });
+  nb::class_<Budget>(module, "Budget",
+                     "A limit on bytes, possibly below another one.\n\n"
+                     "Parameters\n----------\n"
+                     "name : str\n"
+                     "limit_bytes : int, optional\n    None counts bytes and never refuses.\n"
+                     "parent : Budget, optional\n"
+                     "overflow : {'fail', 'wait', 'evict', 'spill'}\n    What a request at the limit may do.")
+      .def(nb::new_([](const std::string& name, std::optional<std::size_t> limit_bytes, std::shared_ptr<Budget> parent,
+                       const std::string& overflow) {
+             const BudgetLimit limit = limit_bytes ? BudgetLimit::bytes(*limit_bytes) : BudgetLimit::unlimited();
+             return Budget::make(name, limit, {.parent = std::move(parent), .overflow = overflow_of(overflow)});
+           }), nb::arg("name"), nb::arg("limit_bytes").none(), nb::kw_only(), nb::arg("parent").none() = nb::none(),
+           nb::arg("overflow") = "spill")
+      .def_prop_ro("name", [](const Budget& self) { return self.name(); })
+      .def_prop_ro("path", [](const Budget& self) { return self.path(); })
+      .def_prop_ro("limit_bytes", [](const Budget& self) -> nb::object {
+        return self.has_limit() ? nb::object(nb::int_(self.limit_bytes())) : nb::none();
+      })
+      .def_prop_ro("used_bytes", [](const Budget& self) { return self.used_bytes(); })
+      .def_prop_ro("live_bytes", [](const Budget& self) { return self.live_bytes(); })
+      .def_prop_ro("pending_bytes", [](const Budget& self) { return self.pending_bytes(); })
+      .def_prop_ro("charged_bytes", [](const Budget& self) { return self.charged_bytes(); })
+      .def("__repr__", [](const Budget& self) {
+        return nb::str("Budget('{}', limit_bytes={}, used_bytes={})").format(self.path(), self.limit_bytes(), self.used_bytes());
+      });
+  nb::class_<BudgetResource, Resource>(module, "BudgetResource", "Charges each block of another resource to a budget.")
+      .def(nb::new_([](std::shared_ptr<Resource> upstream, std::shared_ptr<Budget> budget) {
+             return std::make_shared<BudgetResource>(std::move(upstream), std::move(budget));
+           }), nb::arg("upstream"), nb::arg("budget"));
+  nb::class_<TrackingResource, Resource>(module, "TrackingResource", "Knows each live block of another resource, and the line that made it.\n\n"
+                                         "Parameters\n----------\nupstream : Resource\n"
+                                         "check_overlap : bool\n    Check that no new block overlaps a live one.")
+      .def(nb::new_([](std::shared_ptr<Resource> upstream, bool check_overlap) {
+             return std::make_shared<TrackingResource>(std::move(upstream), TrackingOptions{.check_overlap = check_overlap});
+           }), nb::arg("upstream"), nb::kw_only(), nb::arg("check_overlap") = false)
+      .def("live_blocks", [](const TrackingResource& self) {
+             const std::vector<LiveBlock> blocks = released([&] { return self.live_blocks(); });
+             nb::list made;
+             for (const LiveBlock& one : blocks) {
+               nb::dict entry;
+               entry["address"] = reinterpret_cast<std::uintptr_t>(one.block.address);
+               entry["bytes"] = one.requested_bytes;
+               entry["tag"] = std::string(one.tag.name());
+               entry["site"] = site_or_none(one.site);
+               entry["order"] = one.order;
+               made.append(entry);
+             }
+             return made;
+           }, "Return the live blocks as a list of dicts, oldest first.")
+      .def("tag_totals", [](const TrackingResource& self) {
+             const std::vector<TagTotal> totals = released([&] { return self.tag_totals(); });
+             nb::dict made;
+             for (const TagTotal& one : totals) {
+               nb::dict entry;
+               entry["live_bytes"] = one.live_bytes;
+               entry["live_blocks"] = one.live_blocks;
+               entry["peak_live_bytes"] = one.peak_live_bytes;
+               entry["allocations"] = one.allocations;
+               made[nb::str(std::string(one.tag.name()).c_str())] = entry;
+             }
+             return made;
+           }, "Return one snapshot of all tags that were ever used, by tag, the largest first.")
+      .def("histogram", [](const TrackingResource& self) {
+             const SizeHistogram histogram = released([&] { return self.histogram(); });
+             nb::dict made;
+             for (std::size_t i = 0; i < SizeHistogram::bucket_count; ++i) {
+               if (histogram.counts[i] > 0) made[nb::int_(SizeHistogram::bound_bytes(i))] = histogram.counts[i];
+             }
+             return made;
+           }, "Return how many allocations were of up to that many bytes, by the upper bound of their size class.")
+      .def("leak_report", [](const TrackingResource& self) { return released([&] { return self.leak_report(); }); },
+           "Return the live blocks by tag and line as text.")
+      .def("__str__", [](const TrackingResource& self) { return released([&] { return self.text(); }); });
+  module.def("default_resource", [](nb::handle device, const std::string& kind) {
+        const Device on = device_of_object(device);
+        return without_gil([&] { return try_default_resource(on, kind_of(kind)); }).value(here());
+      }, nb::arg("device") = nb::none(), nb::arg("kind") = "device", "Return the resource that buffers use where none is named.");
+  module.def("set_default_resource", [](std::shared_ptr<Resource> resource) {
+        const Device device = resource->device();
+        return without_gil([&] { return set_default_resource(device, std::move(resource)); });
+      }, nb::arg("resource"), "Use a resource for all buffers of its device that name none. Returns the previous one.");
+}
+
+}  // namespace tern::python

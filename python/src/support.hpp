@@ -1,0 +1,152 @@
+// What the binding files share: call sites, errors, dtypes, shapes and streams as arguments.
+
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "launches.hpp"
+#include "tern/core/call_site.hpp"
+#include "tern/core/dtype.hpp"
+#include "tern/core/error.hpp"
+#include "tern/core/result.hpp"
+#include "tern/core/shape.hpp"
+#include "tern/core/tag.hpp"
+#include "tern/device/device.hpp"
+#include "tern/device/stream.hpp"
+#include "tern/memory/resource.hpp"
+
+namespace tern::python {
+
+namespace nb = nanobind;
+
+/// Each file adds its classes and functions to the module.
+void add_errors(nb::module_& module);
+void add_devices(nb::module_& module);
+void add_resources(nb::module_& module);
+void add_buffers(nb::module_& module);
+void add_unified(nb::module_& module);
+void add_exchange(nb::module_& module);
+void add_simulation(nb::module_& module);
+void add_managed(nb::module_& module);
+void add_hints(nb::module_& module);
+void add_kernels(nb::module_& module);
+void add_tables(nb::module_& module);
+void add_audit(nb::module_& module);
+void add_arrays(nb::module_& module);
+
+/// Returns the line of Python code that called into the module. Frames of the package itself are
+/// skipped. The strings of the result are never freed; a process has one copy of each.
+[[nodiscard]] CallSite here() noexcept;
+
+/// Runs the body without the global interpreter lock, and raises nothing. For queries and destructors:
+/// a kernel that is a Python function runs inside of locks of the library and waits for the
+/// interpreter lock, so no thread may wait for a lock of the library while it holds that of Python.
+template <class Body>
+auto released(Body&& body) {
+  const nb::gil_scoped_release lock;
+  return body();
+}
+
+/// Runs the body without the global interpreter lock. The body must not touch Python objects. Raises
+/// the exception of a Python kernel that this thread has launched and that failed in the meantime.
+template <class Body>
+auto without_gil(Body&& body) {
+  if constexpr (std::is_void_v<decltype(body())>) {
+    {
+      const nb::gil_scoped_release released;
+      body();
+    }
+    check_launches();
+  } else {
+    auto result = [&] {
+      const nb::gil_scoped_release released;
+      return body();
+    }();
+    check_launches();
+    return result;
+  }
+}
+
+/// Releases a handle: without the interpreter lock, and not inside of a kernel. The handle has no
+/// Python objects in it.
+template <class Handle>
+void release(Handle& handle) noexcept {
+  if (is_in_kernel) {
+    keep_handle(std::make_shared<Handle>(std::move(handle)));
+  } else {
+    released([&] { const Handle ended(std::move(handle)); });
+  }
+}
+
+/// Objects of this type are destroyed by release(). Use it before the type is bound.
+#define TERN_RELEASE_HANDLE(Type)                                           \
+  template <>                                                               \
+  inline void nanobind::detail::wrap_destruct<Type>(void* value) noexcept { \
+    tern::python::release(*static_cast<Type*>(value));                      \
+    std::destroy_at(static_cast<Type*>(value));                             \
+  }
+
+/// Returns an object that is made once and never freed. Unlike the initialization of a static
+/// variable, making it may release the interpreter lock: threads that meet here do not wait for each
+/// other, and the object of the first one that is done stays.
+template <class Made, class Make>
+Made& made_once(std::atomic<Made*>& kept, Make&& make) {
+  if (Made* const known = kept.load(std::memory_order_acquire)) return *known;
+  auto* const fresh = new Made(make());
+  Made* other = nullptr;
+  if (kept.compare_exchange_strong(other, fresh, std::memory_order_acq_rel)) return *fresh;
+  return *other;
+}
+
+// --- Arguments
+
+/// Returns the dtype that a NumPy dtype, a scalar type or a name means. Raises TypeError for
+/// structured types, foreign byte orders and types that Tern does not have.
+[[nodiscard]] DType dtype_of_object(nb::handle object);
+/// Returns the NumPy dtype. Without ml_dtypes there is none for bf16 and fp8; returns the name then.
+[[nodiscard]] nb::object object_of_dtype(DType dtype);
+/// Returns whether NumPy has the dtype.
+[[nodiscard]] bool numpy_has(DType dtype);
+/// Returns the element format of the buffer protocol, or null if it has none.
+[[nodiscard]] const char* format_of(DType dtype) noexcept;
+/// Returns one element of the dtype, converted from a Python number as NumPy converts it.
+[[nodiscard]] Pattern pattern_of(nb::handle value, DType dtype);
+
+/// Returns the shape that an int or a sequence of ints means. Raises ValueError for negative
+/// extents and TypeError for other objects.
+[[nodiscard]] Shape shape_of_object(nb::handle object);
+[[nodiscard]] nb::tuple tuple_of(const Shape& shape);
+
+/// None means no tag.
+[[nodiscard]] Tag tag_of(const std::optional<std::string>& text);
+
+/// Returns the device that a Device, a spec or None means. None means the current device
+/// (set_device).
+[[nodiscard]] Device device_of_object(nb::handle object);
+
+/// A stream argument: a Stream, None, the driver's handle, or an object with __cuda_stream__. A
+/// handle is borrowed for the lifetime of this object.
+class StreamArgument {
+ public:
+  /// None means the default stream of the device.
+  StreamArgument(nb::handle object, const Device& device);
+  [[nodiscard]] StreamRef get() const noexcept { return ref_; }
+
+ private:
+  Stream borrowed_;
+  nb::object owner_;
+  StreamRef ref_;
+};
+
+/// The module numpy, imported once.
+[[nodiscard]] nb::module_ numpy();
+
+}  // namespace tern::python

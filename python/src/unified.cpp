@@ -1,0 +1,518 @@
+// UnifiedBuffer: one array with a copy on the host and on devices. The contract of PyDotCompute,
+// and the leases of Tern.
+
+#include "unified.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <cstring>
+
+#include "exchange.hpp"
+
+TERN_RELEASE_HANDLE(tern::python::DeviceArray)
+
+namespace tern::python {
+namespace {
+
+/// Waits for conflicting leases: None does not wait, a number waits for that many seconds.
+LeaseWait wait_of(const std::optional<double>& seconds) {
+  if (!seconds) return LeaseWait::never();
+  if (!(*seconds >= 0)) {
+    raise(Failure(ErrorCode::invalid_argument, "a wait of {value} seconds is negative.").with_signed("value", -1),
+          here());
+  }
+  if (*seconds > 1e9) return LeaseWait::forever();
+  return LeaseWait::up_to(std::chrono::nanoseconds(static_cast<std::int64_t>(*seconds * 1e9)));
+}
+
+/// An open access of the host. `with` gives a NumPy array.
+class PyHostLease {
+ public:
+  PyHostLease(nb::object buffer, Access access, const std::optional<double>& wait)
+      : buffer_(std::move(buffer)), access_(access) {
+    const CallSite site = here();
+    const LeaseWait how_long = wait_of(wait);
+    const RawUnified& raw = unified().raw();
+    lease_ = without_gil([&] { return raw.open_host(access, how_long, site); });
+    check_launches(raw.device().id());
+  }
+
+  PyHostLease(PyHostLease&&) = default;
+  ~PyHostLease() { release(lease_); }
+
+  [[nodiscard]] nb::object array() {
+    if (!array_.is_valid()) {
+      if (!lease_.is_open()) {
+        raise(Failure(ErrorCode::not_allocated, "the lease is closed. Open a new one.").with("id", std::uint64_t{0}),
+              here());
+      }
+      array_ = unified().host_array(lease_, access_ == Access::read);
+    }
+    return array_;
+  }
+  void close(bool has_failed) {
+    if (!lease_.is_open()) return;
+    without_gil([&] {
+      if (has_failed && access_ == Access::discard) {
+        lease_.commit(0);
+      } else {
+        lease_.close();
+      }
+    });
+    // Later writes through the array would be seen by nobody.
+    if (array_.is_valid() && access_ != Access::read) forbid_writing(array_);
+    array_.reset();
+  }
+  void commit(std::size_t count) {
+    const std::size_t width = size_bytes(unified().raw().dtype());
+    without_gil([&] { lease_.commit(std::min(count * width, lease_.size_bytes())); });
+    if (array_.is_valid()) forbid_writing(array_);
+    array_.reset();
+  }
+  [[nodiscard]] bool is_open() const noexcept { return lease_.is_open(); }
+
+ private:
+  [[nodiscard]] PyUnified& unified() const { return *nb::inst_ptr<PyUnified>(buffer_); }
+
+  nb::object buffer_;
+  Access access_;
+  RawLease lease_;
+  nb::object array_;
+};
+
+/// An open access of a device, for work that is submitted to its stream.
+class PyDeviceLease {
+ public:
+  PyDeviceLease(nb::object buffer, Access access, nb::handle stream, const std::optional<double>& wait)
+      : buffer_(std::move(buffer)), access_(access), stream_(stream, unified().raw().device()) {
+    const CallSite site = here();
+    const LeaseWait how_long = wait_of(wait);
+    const RawUnified& raw = unified().raw();
+    lease_ = without_gil([&] { return raw.open_device(access, stream_.get(), how_long, site); });
+  }
+
+  PyDeviceLease(PyDeviceLease&&) = default;
+  ~PyDeviceLease() { release(lease_); }
+
+  [[nodiscard]] DeviceArray array() const {
+    return unified().device_array(lease_, stream_.get(), access_ == Access::read);
+  }
+  void close(bool has_failed) {
+    if (!lease_.is_open()) return;
+    without_gil([&] {
+      if (has_failed && access_ == Access::discard) {
+        lease_.commit(0);
+      } else {
+        lease_.close();
+      }
+    });
+  }
+  [[nodiscard]] bool is_open() const noexcept { return lease_.is_open(); }
+
+ private:
+  [[nodiscard]] PyUnified& unified() const { return *nb::inst_ptr<PyUnified>(buffer_); }
+
+  nb::object buffer_;
+  Access access_;
+  StreamArgument stream_;
+  RawLease lease_;
+};
+
+Pinned pinned_of(nb::handle value) {
+  if (value.is(Py_True)) return Pinned::required;
+  if (value.is(Py_False)) return Pinned::never;
+  if (nb::isinstance<nb::str>(value) && nb::cast<std::string>(value) == "prefer") return Pinned::prefer;
+  throw nb::value_error("pinned is True, False or 'prefer'");
+}
+
+UnifiedOptions options_of(nb::handle device, nb::handle pinned, const std::optional<std::string>& tag,
+                          std::optional<bool> checked) {
+  UnifiedOptions options;
+  options.device = device_of_object(device);
+  options.pinned = pinned_of(pinned);
+  // Without a driver there is nothing that could page-lock memory.
+  if (options.device.info().is_host) options.pinned = Pinned::never;
+  options.tag = tag_of(tag);
+  options.checked = checked;
+  options.site = here();
+  return options;
+}
+
+void copy_from(const PyUnified& self, nb::handle object) {
+  const RawUnified& raw = self.raw();
+  const Shape shape = released([&] { return raw.shape(); });
+  const nb::object elements = elements_of(object, raw.dtype(), &shape);
+  const void* const address = address_of(elements);
+  const CallSite site = here();
+  without_gil([&] { return raw.try_copy_from(address, raw.size_bytes(), site); }).value();
+}
+
+nb::object to_numpy(const PyUnified& self) {
+  const RawUnified& raw = self.raw();
+  nb::object array = numpy().attr("empty")(tuple_of(released([&] { return raw.shape(); })), object_of_dtype(raw.dtype()));
+  void* const address = address_of(array);
+  const CallSite site = here();
+  without_gil([&] { return raw.try_copy_to(address, raw.size_bytes(), site); }).value();
+  check_launches(raw.device().id());
+  return array;
+}
+
+void copy_to(PyUnified& self, nb::handle target) {
+  numpy().attr("copyto")(target, self.read_array(), nb::arg("casting") = "same_kind");
+}
+
+nb::object asarray(PyUnified& self, nb::handle dtype, nb::handle copy) {
+  const bool must_copy = copy.is(Py_True);
+  nb::object array = must_copy ? to_numpy(self) : self.read_array();
+  if (dtype.is_none()) return array;
+  const nb::object wanted = numpy().attr("dtype")(dtype);
+  if (array.attr("dtype").equal(wanted)) return array;
+  if (copy.is(Py_False)) throw nb::value_error("another dtype needs a copy, and copy=False forbids it");
+  return array.attr("astype")(wanted);
+}
+
+nb::dict statistics_of(const UnifiedStatistics& statistics) {
+  nb::dict made;
+  const auto add = [&](const char* name, const CopyCount& count) {
+    nb::dict one;
+    one["copies"] = count.copies;
+    one["bytes"] = count.bytes;
+    made[name] = one;
+  };
+  add("to_host", statistics.to_host);
+  add("to_device", statistics.to_device);
+  add("between_devices", statistics.between_devices);
+  add("to_file", statistics.to_file);
+  add("from_file", statistics.from_file);
+  add("elided", statistics.elided);
+  add("moved", statistics.moved());
+  add("evicted", statistics.evicted);
+  made["host_waits"] = statistics.host_waits;
+  return made;
+}
+
+nb::list transfers_of(const PyUnified& self) {
+  nb::list made;
+  const std::vector<Transfer> transfers = released([&] { return self.raw().transfers(); });
+  for (const Transfer& one : transfers) {
+    nb::dict entry;
+    entry["from"] = one.from.text();
+    entry["to"] = one.to.text();
+    entry["bytes"] = one.bytes;
+    entry["reason"] = nb::str(name(one.reason).data(), name(one.reason).size());
+    entry["site"] = one.site.is_known() ? nb::object(nb::str("{}:{}").format(one.site.file, one.site.line)) : nb::none();
+    made.append(entry);
+  }
+  return made;
+}
+
+Exported exported_of(const DeviceArray& self) {
+  return {Buffer::try_over(self.storage, self.offset_bytes, self.shape, self.dtype, here()).value(), self.is_read_only, self.stream, true};
+}
+
+using Unified = nb::class_<PyUnified>;
+
+template <Access access>
+void add_leases(Unified& type, const char* host_name, const char* device_name) {
+  type.def(host_name, [](nb::object self, std::optional<double> wait) {
+             return PyHostLease(std::move(self), access, wait);
+           }, nb::arg("wait") = nb::none());
+  type.def(device_name, [](nb::object self, nb::handle stream, std::optional<double> wait) {
+             return PyDeviceLease(std::move(self), access, stream, wait);
+           }, nb::arg("stream") = nb::none(), nb::arg("wait") = nb::none());
+}
+
+void add_lease_classes(nb::module_& module) {
+  nb::class_<PyHostLease>(module, "HostLease",
+                          "An open access of the host. In a ``with`` statement it gives a NumPy array.\n\n"
+                          "The array stays valid memory after the lease; it is read-only then.")
+      .def_prop_ro("array", &PyHostLease::array)
+      .def_prop_ro("is_open", &PyHostLease::is_open)
+      .def("close", [](PyHostLease& self) { self.close(false); }, "Close the lease.")
+      .def("commit", &PyHostLease::commit, nb::arg("count"),
+           "Close a discard lease of which only the first ``count`` elements were written.")
+      .def("__array__", [](PyHostLease& self, nb::handle dtype, nb::handle copy) {
+             return numpy().attr("array")(self.array(), dtype, nb::arg("copy") = copy);
+           }, nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none())
+      .def("__enter__", &PyHostLease::array)
+      .def("__exit__", [](PyHostLease& self, nb::handle type, nb::handle, nb::handle) { self.close(!type.is_none()); },
+           nb::arg("type") = nb::none(), nb::arg("value") = nb::none(), nb::arg("traceback") = nb::none());
+  nb::class_<PyDeviceLease>(module, "DeviceLease",
+                            "An open access of a device, for work that is submitted to its stream.\n\n"
+                            "In a ``with`` statement it gives a DeviceArray.")
+      .def_prop_ro("array", &PyDeviceLease::array)
+      .def_prop_ro("is_open", &PyDeviceLease::is_open)
+      .def("close", [](PyDeviceLease& self) { self.close(false); }, "Close the lease. Does not wait for the work.")
+      .def("__enter__", &PyDeviceLease::array)
+      .def("__exit__", [](PyDeviceLease& self, nb::handle type, nb::handle, nb::handle) { self.close(!type.is_none()); },
+           nb::arg("type") = nb::none(), nb::arg("value") = nb::none(), nb::arg("traceback") = nb::none());
+}
+
+}  // namespace
+
+PyUnified::PyUnified(Shape shape, DType dtype, const UnifiedOptions& options)
+    : raw_(without_gil([&] { return RawUnified::try_make(std::move(shape), dtype, size_bytes(dtype), options); }).value()) {}
+
+PyUnified::~PyUnified() { release(raw_); }
+
+BufferState PyUnified::state() const noexcept {
+  const BufferState state = released([&] { return raw_.state(0, raw_.size_bytes()); });
+  // The other side takes part although it has no copy yet.
+  if (state == BufferState::host_only && !is_device_dropped_) return BufferState::host_dirty;
+  if (state == BufferState::device_only && !is_host_dropped_) return BufferState::device_dirty;
+  return state;
+}
+
+nb::object PyUnified::host_array(const RawLease& lease, bool is_read_only) const {
+  const auto [storage, shape] = released([&] { return std::pair(raw_.storage_of(Place::host()), raw_.shape()); });
+  return array_over({storage, lease.address(), shape, raw_.dtype(), is_read_only});
+}
+
+DeviceArray PyUnified::device_array(const RawLease& lease, StreamRef stream, bool is_read_only) const {
+  if (!lease.is_open() && raw_.size_bytes() > 0) {
+    raise(Failure(ErrorCode::not_allocated, "the lease is closed. Open a new one.").with("id", std::uint64_t{0}), here());
+  }
+  const Device device = stream.device();
+  const auto [storage, shape] = released([&] { return std::pair(raw_.storage_of(device.place()), raw_.shape()); });
+  return {storage, device, lease.address(), shape, raw_.dtype(), is_read_only, stream};
+}
+
+nb::object PyUnified::host() {
+  const CallSite site = here();
+  RawLease lease = without_gil([&] { return raw_.open_host(Access::read_write, LeaseWait::never(), site); });
+  is_host_dropped_ = false;
+  const StorageHandle storage = released([&] { return raw_.storage_of(Place::host()); });
+  const StorageId id = storage ? storage->id() : StorageId{};
+  if (!host_array_.is_valid() || id != host_array_storage_) {
+    host_array_ = host_array(lease, false);
+    host_array_storage_ = id;
+  }
+  released([&] { lease.close(); });
+  return host_array_;
+}
+
+nb::object PyUnified::device() {
+  const CallSite site = here();
+  if (is_on_host_device()) {
+    // The same array as `host`, without marking the host dirty.
+    if (state() != BufferState::uninitialized) {
+      without_gil([&] { return raw_.try_sync_to_device(site); }).value();
+    }
+    if (host_array_.is_valid()) return host_array_;
+    const BufferState before = state();
+    if (before == BufferState::uninitialized) return host();
+    RawLease lease = without_gil([&] { return raw_.open_host(Access::read, LeaseWait::never(), site); });
+    const StorageHandle storage = released([&] { return raw_.storage_of(Place::host()); });
+    host_array_ = host_array(lease, false);
+    host_array_storage_ = storage ? storage->id() : StorageId{};
+    released([&] { lease.close(); });
+    return host_array_;
+  }
+  is_device_dropped_ = false;
+  if (state() == BufferState::uninitialized) {
+    allocate(false, true);
+  } else {
+    without_gil([&] { return raw_.try_sync_to_device(site); }).value();
+  }
+  const StorageHandle storage = released([&] { return raw_.storage_of(raw_.device().place()); });
+  void* const address = storage ? storage->first_byte() : nullptr;
+  return nb::cast(DeviceArray{storage, raw_.device(), address, raw_.shape(), raw_.dtype(), false, {}});
+}
+
+nb::object PyUnified::read_array() {
+  const CallSite site = here();
+  RawLease lease = without_gil([&] { return raw_.open_host(Access::read, LeaseWait::never(), site); });
+  check_launches(raw_.device().id());
+  nb::object array = host_array(lease, true);
+  released([&] { lease.close(); });
+  return array;
+}
+
+void PyUnified::allocate(bool host, bool device) {
+  const CallSite site = here();
+  const bool is_written = released([&] { return raw_.state(0, raw_.size_bytes()); }) != BufferState::uninitialized;
+  const Access access = is_written ? Access::read : Access::discard;
+  if (host && !released([&] { return raw_.has_copy(Place::host()); })) {
+    RawLease lease = without_gil([&] { return raw_.open_host(access, LeaseWait::never(), site); });
+    released([&] { is_written ? lease.close() : lease.commit(0); });
+    is_host_dropped_ = false;
+  }
+  if (device && !released([&] { return raw_.has_copy(raw_.device().place()); })) {
+    const StreamRef stream = raw_.device().default_stream();
+    RawLease lease = without_gil([&] { return raw_.open_device(access, stream, LeaseWait::never(), site); });
+    released([&] { is_written ? lease.close() : lease.commit(0); });
+    is_device_dropped_ = false;
+  }
+}
+
+void PyUnified::free() {
+  const CallSite site = here();
+  without_gil([&] { return raw_.try_free(site); }).value();
+  host_array_.reset();
+  host_array_storage_ = {};
+  is_host_dropped_ = is_device_dropped_ = false;
+}
+
+void PyUnified::drop(bool is_host) {
+  const CallSite site = here();
+  const Place place = is_host ? Place::host() : raw_.device().place();
+  without_gil([&] { return raw_.try_drop(place, Drop::write_back, site); }).value();
+  (is_host ? is_host_dropped_ : is_device_dropped_) = true;
+  if (is_host) host_array_.reset();
+}
+
+void add_unified(nb::module_& module) {
+  add_host_memory(module);
+  add_lease_classes(module);
+  Unified type(module, "UnifiedBuffer",
+               "An array that can have a copy on the host and on a device. Tern copies bytes only when an\n"
+               "access needs them, and knows which copy is up to date.\n\n"
+               "Parameters\n----------\n"
+               "shape : int or sequence of int\n"
+               "dtype : dtype-like, default float32\n"
+               "pinned : bool or 'prefer', default False\n"
+               "    Whether the host copy is page-locked.\n"
+               "device : Device or str, optional\n"
+               "    The device of the second copy; by default the current device.\n"
+               "tag : str, optional\n"
+               "    A name for reports.");
+  type.def("__init__", [](PyUnified* self, nb::handle shape, nb::handle dtype, nb::handle pinned, nb::handle device,
+                          const std::optional<std::string>& tag, std::optional<bool> checked) {
+             const DType element = dtype.is_none() ? DType::f32 : dtype_of_object(dtype);
+             new (self) PyUnified(shape_of_object(shape), element, options_of(device, pinned, tag, checked));
+           }, nb::arg("shape"), nb::arg("dtype") = nb::none(), nb::kw_only(), nb::arg("pinned") = nb::bool_(false),
+           nb::arg("device") = nb::none(), nb::arg("tag") = nb::none(), nb::arg("checked") = nb::none());
+  // --- Queries: they move nothing.
+  type.def_prop_ro("shape", [](const PyUnified& self) { return tuple_of(released([&] { return self.raw().shape(); })); });
+  type.def_prop_ro("dtype", [](const PyUnified& self) { return object_of_dtype(self.raw().dtype()); });
+  type.def_prop_ro("nbytes", [](const PyUnified& self) { return self.raw().size_bytes(); });
+  type.def_prop_ro("size", [](const PyUnified& self) {
+    return self.raw().size_bytes() / size_bytes(self.raw().dtype());
+  });
+  type.def_prop_ro("ndim", [](const PyUnified& self) { return self.raw().shape().rank(); });
+  type.def_prop_ro("_state", [](const PyUnified& self) { return static_cast<int>(self.state()); });
+  type.def_prop_ro("default_device", [](const PyUnified& self) { return self.raw().device(); });
+  type.def_prop_ro("tag", [](const PyUnified& self) { return std::string(self.raw().tag().name()); });
+  type.def_prop_ro("is_pinned", [](const PyUnified& self) { return released([&] { return self.raw().is_pinned(); }); },
+                   "Whether the host copy is page-locked; False before there is one.");
+  type.def_prop_ro("is_allocated", [](const PyUnified& self) {
+    return released([&] { return self.raw().has_copy(Place::host()) || self.raw().has_copy(self.raw().device().place()); });
+  });
+  type.def_prop_ro("statistics", [](const PyUnified& self) { return statistics_of(released([&] { return self.raw().statistics(); })); },
+                   "What the buffer has copied so far.");
+  type.def_prop_ro("transfers", &transfers_of, "The latest 64 transfers, oldest first.");
+  type.def("valid_places", [](const PyUnified& self) {
+             std::vector<std::string> made;
+             const std::vector<Place> places = released([&] { return self.raw().valid_places(0, self.raw().size_bytes()); });
+             for (const Place place : places) made.push_back(place.text());
+             return made;
+           }, "Return the places in which every element is up to date.");
+  type.def("__len__", [](const PyUnified& self) {
+    const Shape shape = self.raw().shape();
+    if (shape.rank() == 0) throw nb::type_error("a 0-d buffer has no length");
+    return shape.extents()[0];
+  });
+  // --- The two sides
+  type.def_prop_ro("host", &PyUnified::host,
+                   "A writable NumPy array. NumPy cannot report writes, so the access marks the host as written.");
+  type.def_prop_ro("device", &PyUnified::device,
+                   "The device side, up to date. Call mark_device_dirty() after writing to it.");
+  type.def("__array__", &asarray, nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none());
+  type.def("__getitem__", [](PyUnified& self, nb::handle key) {
+    return nb::steal(PyObject_GetItem(self.read_array().ptr(), key.ptr()));
+  });
+  type.def("__setitem__", [](nb::object self, nb::handle key, nb::handle value) {
+    PyHostLease lease(self, Access::read_write, {});
+    const nb::object array = lease.array();
+    const bool has_failed = PyObject_SetItem(array.ptr(), key.ptr(), value.ptr()) != 0;
+    nb::error_scope* kept = has_failed ? new nb::error_scope : nullptr;
+    lease.close(false);
+    delete kept;
+    if (has_failed) nb::raise_python_error();
+  });
+  add_leases<Access::read>(type, "read_host", "read_device");
+  add_leases<Access::read_write>(type, "rw_host", "rw_device");
+  add_leases<Access::discard>(type, "discard_host", "discard_device");
+  // --- Verbs
+  type.def("allocate", [](nb::object self, bool host, bool device) {
+             nb::inst_ptr<PyUnified>(self)->allocate(host, device);
+             return self;
+           }, nb::arg("host") = true, nb::arg("device") = true, "Allocate memory. The contents stay unwritten.");
+  type.def("free", &PyUnified::free, "Free all copies. Arrays that are still in use keep their memory.");
+  type.def("drop_host", [](PyUnified& self) { self.drop(true); }, "Free the host copy; newer bytes go to the device first.");
+  type.def("drop_device", [](PyUnified& self) { self.drop(false); }, "Free the device copy; newer bytes go to the host first.");
+  type.def("sync_to_device", [](const PyUnified& self) {
+             const CallSite site = here();
+             without_gil([&] { return self.raw().try_sync_to_device(site); }).value();
+           }, "Bring the device copy up to date.");
+  type.def("sync_to_host", [](const PyUnified& self) {
+             const CallSite site = here();
+             without_gil([&] { static_cast<void>(self.raw().open_host(Access::read, LeaseWait::never(), site)); });
+             check_launches(self.raw().device().id());
+           }, "Bring the host copy up to date.");
+  type.def("mark_host_dirty", [](const PyUnified& self) {
+             const CallSite site = here();
+             without_gil([&] { return self.raw().try_mark_dirty(Place::host(), {}, site); }).value();
+           }, "Say that the host copy was written through an array that was kept.");
+  type.def("mark_device_dirty", [](const PyUnified& self, nb::handle stream) {
+             const CallSite site = here();
+             const StreamArgument on(stream, self.raw().device());
+             const Place place = Place::device(on.get().device_id());
+             without_gil([&] { return self.raw().try_mark_dirty(place, on.get(), site); }).value();
+           }, nb::arg("stream") = nb::none(), "Say that work on the stream wrote the device copy.");
+  type.def("fill", [](nb::object self, nb::handle value, nb::handle stream) {
+             const RawUnified& raw = nb::inst_ptr<PyUnified>(self)->raw();
+             const Pattern pattern = pattern_of(value, raw.dtype());
+             const CallSite site = here();
+             const std::optional<StreamArgument> on =
+                 stream.is_none() ? std::optional<StreamArgument>() : std::optional<StreamArgument>(std::in_place, stream, raw.device());
+             const StreamRef where = on ? on->get() : StreamRef();
+             without_gil([&] { return raw.try_fill(pattern, where, site); }).value();
+             return self;
+           }, nb::arg("value"), nb::arg("stream") = nb::none(), "Set every element, where the data is.");
+  type.def("copy_from", &copy_from, nb::arg("array"), "Copy elements of the same shape in; NumPy's same-kind casts are allowed.");
+  type.def("copy_to", &copy_to, nb::arg("array"), "Copy all elements into a NumPy array.");
+  type.def("to_numpy", &to_numpy, "Return an independent NumPy array with the newest bytes.");
+  type.def("prefetch", [](const PyUnified& self, nb::handle stream) {
+             const CallSite site = here();
+             const StreamArgument on(stream, self.raw().device());
+             without_gil([&] { return self.raw().try_prefetch(on.get(), site); }).value();
+           }, nb::arg("stream") = nb::none(), "Queue the copies that a read on this stream would need.");
+  type.def("prefetch_host", [](const PyUnified& self) {
+             const CallSite site = here();
+             without_gil([&] { return self.raw().try_prefetch_host(site); }).value();
+           }, "Queue the copies that a read of the host would need.");
+  type.def("wait", [](const PyUnified& self) {
+             const CallSite site = here();
+             without_gil([&] { return self.raw().try_synchronize(site); }).value();
+             check_launches(self.raw().device().id());
+           }, "Wait until no stream uses memory of the buffer.");
+  type.def("compare", [](const PyUnified& self) {
+             const CallSite site = here();
+             without_gil([&] { return self.raw().try_compare(site); }).value();
+           }, "Compare all copies that should be equal. Raises ViolationError if one differs.");
+  nb::class_<DeviceArray>(module, "DeviceArray", "Device memory of a lease or of a UnifiedBuffer, for other libraries.")
+      .def_prop_ro("shape", [](const DeviceArray& self) { return tuple_of(self.shape); })
+      .def_prop_ro("dtype", [](const DeviceArray& self) { return object_of_dtype(self.dtype); })
+      .def_prop_ro("device", [](const DeviceArray& self) { return self.device; })
+      .def_prop_ro("ptr", [](const DeviceArray& self) { return reinterpret_cast<std::uintptr_t>(self.address); })
+      .def_prop_ro("nbytes", [](const DeviceArray& self) { return self.shape.byte_count(self.dtype); })
+      .def_prop_ro("size", [](const DeviceArray& self) { return self.shape.element_count(); })
+      .def_prop_ro("is_read_only", [](const DeviceArray& self) { return self.is_read_only; })
+      .def("__dlpack__", [](const DeviceArray& self, nb::handle stream, nb::handle max_version, nb::handle dl_device, nb::handle copy) {
+             return export_dlpack(exported_of(self), stream, max_version, dl_device, copy);
+           }, nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(),
+           nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none())
+      .def("__dlpack_device__", [](const DeviceArray& self) { return dlpack_device(exported_of(self).buffer); })
+      .def_prop_ro("__cuda_array_interface__", [](const DeviceArray& self) { return cuda_array_interface(exported_of(self)); })
+      .def("__repr__", [](const DeviceArray& self) {
+        return nb::str("DeviceArray(shape={}, dtype={}, device='{}')").format(tuple_of(self.shape), object_of_dtype(self.dtype), std::string(self.device.spec()));
+      });
+  module.def("unified_totals", [] { return statistics_of(unified_totals()); },
+             "Return what all unified buffers of the process have copied.");
+}
+
+}  // namespace tern::python

@@ -1,0 +1,2219 @@
+# Written by python/stubs.py. Do not edit.
+import builtins
+import collections.abc
+import typing
+
+import numpy.typing as npt
+from collections.abc import Sequence
+
+from ternmem._core import sim as sim
+from ternmem._pickling import _reduce_managed as __reduce_ex__
+
+
+class MemoryInfo:
+    """Free and total bytes of device memory."""
+
+    @property
+    def free_bytes(self) -> int: ...
+
+    @property
+    def total_bytes(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+class Device:
+    """
+    An open device: its properties, its memory and its default stream.
+
+    Open one with :func:`open_device`. Two handles of one device are equal.
+    """
+
+    def __init__(self, spec: str) -> None:
+        """
+        Open the device with this spec, such as ``cuda:0``, ``sim`` or ``host``.
+        """
+
+    @property
+    def spec(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def driver(self) -> str: ...
+
+    @property
+    def is_host(self) -> bool:
+        """Whether the device is the host itself."""
+
+    @property
+    def id(self) -> int:
+        """The number of the device in this process."""
+
+    @property
+    def place(self) -> str:
+        """The place of the device's memory, such as ``'device 1'``."""
+
+    @property
+    def capabilities(self) -> list[str]:
+        """The names of the optional features it has."""
+
+    def can(self, capability: str) -> bool:
+        """Return whether the device has a capability."""
+
+    def memory(self) -> MemoryInfo:
+        """Return the free and total bytes of device memory now."""
+
+    def allocate(self, bytes: int) -> int:
+        """Allocate memory without an owner. Returns its address, for release()."""
+
+    def release(self, address: int) -> None:
+        """Free memory of allocate(). No work may still use it."""
+
+    def synchronize(self) -> None:
+        """Wait until all work of the device is complete."""
+
+    @property
+    def default_stream(self) -> Stream: ...
+
+    def stream(self, name: str | None = None, priority: int = 0) -> Stream:
+        """Make a stream."""
+
+    def activity(self) -> dict[str, typing.Any]:
+        """
+        Return how often events were recorded, streams and the host waited, and kernels ran.
+        """
+
+    def __eq__(self, arg: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __reduce__(self) -> tuple[typing.Any, ...]: ...
+
+    def __repr__(self) -> str: ...
+
+def open_device(spec: str) -> Device:
+    """
+    Open the device with this spec, such as ``cuda:0``, ``sim`` or ``host``.
+    """
+
+def best_device() -> Device:
+    """
+    Open the device that ``TERN_DEVICE`` names, or the best one of this machine.
+    """
+
+def devices() -> list[str]:
+    """Return the specs of the devices that can be opened here."""
+
+def backends() -> list[typing.Any]:
+    """
+    Return what Tern knows about each backend, and why one is not available.
+    """
+
+def set_device(device: object) -> None:
+    """
+    Choose the device that is used where none is named: a Device, a spec, or the number of an
+    accelerator.
+    """
+
+def current_device() -> Device:
+    """Return the device that is used where none is named."""
+
+def copy_mark(device: Device) -> Mark:
+    """
+    Return a mark for the copies that the library has queued on its own stream.
+    """
+
+class Mark:
+    def __await__(self) -> collections.abc.Generator[object, None, None]: ...
+
+    """
+    A point in the work of a stream. A mark costs nothing until someone waits for it.
+    """
+
+    @property
+    def is_done(self) -> bool: ...
+
+    def wait(self) -> None:
+        """Wait until the work up to the mark is complete. Ctrl-C ends the wait."""
+
+    def __eq__(self, arg: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+class Event:
+    """
+    A driver event: to measure time, or to exchange order with code that uses events.
+    """
+
+    def __init__(self, device: object | None = None, *, timing: bool = False) -> None: ...
+
+    @property
+    def is_recorded(self) -> bool: ...
+
+    @property
+    def is_done(self) -> bool: ...
+
+    @property
+    def handle(self) -> int: ...
+
+    def synchronize(self) -> None:
+        """Wait until the work up to the latest record is complete."""
+
+    def elapsed_ns(self, start: Event) -> int:
+        """Return the nanoseconds from another event to this one."""
+
+class Stream:
+    """
+    A queue of work of a device. Work of one stream runs in order.
+
+    Close it, or use it in a ``with`` statement; work that was submitted still completes.
+    """
+
+    def __init__(self, device: object | None = None, name: str | None = None, priority: int = 0) -> None: ...
+
+    @staticmethod
+    def borrow(stream: object, device: object | None = None) -> Stream:
+        """
+        Use a stream of another library: an object with ``__cuda_stream__``, or the driver's handle.
+        """
+
+    @property
+    def device(self) -> Device: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def handle(self) -> int:
+        """The driver's handle."""
+
+    def __cuda_stream__(self) -> tuple[int, int]: ...
+
+    def mark(self) -> Mark:
+        """Return a mark for everything submitted so far."""
+
+    def wait(self, for_what: object) -> None:
+        """
+        Make later work of this stream start after a mark, an event or the work of another stream.
+        """
+
+    def record(self, event: Event) -> None:
+        """Record an event: it covers everything submitted so far."""
+
+    def copy_bytes(self, destination: int, source: int, bytes: int) -> None:
+        """Queue a copy between addresses. The program orders it, not Tern."""
+
+    def fill_bytes(self, destination: int, bytes: int, value: int) -> None:
+        """Queue a fill at an address. The program orders it, not Tern."""
+
+    @property
+    def is_idle(self) -> bool: ...
+
+    def synchronize(self) -> None:
+        """
+        Wait until all work submitted so far is complete. Ctrl-C ends the wait.
+        """
+
+    def close(self) -> None:
+        """End the stream. Work that was submitted still completes."""
+
+    def __enter__(self) -> typing.Self: ...
+
+    def __exit__(self, *args: object) -> None: ...
+
+    def __eq__(self, arg: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+def from_dlpack(x: object, *, device: object | None = None, copy: object | None = None) -> Buffer | StridedBuffer:
+    """
+    Import a tensor of another library without a copy.
+
+    Returns a Buffer, or a StridedBuffer if the elements are not adjacent.
+    """
+
+class Resource:
+    """Where memory comes from."""
+
+    @property
+    def device(self) -> Device: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def statistics(self) -> dict[str, typing.Any]:
+        """Bytes in use and held, and counts of allocations."""
+
+    def trim(self, keep_bytes: int = 0) -> int:
+        """Give free memory back to the driver. Returns the bytes given back."""
+
+class Pool(Resource):
+    """
+    Keeps memory of the driver and reuses it, so most allocations cost nanoseconds.
+
+    Parameters
+    ----------
+    device : Device or str, optional
+    limit_bytes : int
+        The most memory held from the driver; 0 for no limit.
+    initial_bytes : int
+        Memory that is taken from the driver at once.
+    kind : {'device', 'pinned', 'managed'}
+    """
+
+    def __init__(self, device: object | None = None, *, limit_bytes: int = 0, initial_bytes: int = 0, kind: str = 'device') -> None: ...
+
+    @property
+    def pool_statistics(self) -> dict[str, typing.Any]: ...
+
+class Budget:
+    """
+    A limit on bytes, possibly below another one.
+
+    Parameters
+    ----------
+    name : str
+    limit_bytes : int, optional
+        None counts bytes and never refuses.
+    parent : Budget, optional
+    overflow : {'fail', 'wait', 'evict', 'spill'}
+        What a request at the limit may do.
+    """
+
+    def __init__(self, name: str, limit_bytes: int | None, *, parent: Budget | None = None, overflow: str = 'spill') -> None: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def limit_bytes(self) -> int | None: ...
+
+    @property
+    def used_bytes(self) -> int: ...
+
+    @property
+    def live_bytes(self) -> int: ...
+
+    @property
+    def pending_bytes(self) -> int: ...
+
+    @property
+    def charged_bytes(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+class BudgetResource(Resource):
+    """Charges each block of another resource to a budget."""
+
+    def __init__(self, upstream: Resource, budget: Budget) -> None: ...
+
+class TrackingResource(Resource):
+    """
+    Knows each live block of another resource, and the line that made it.
+
+    Parameters
+    ----------
+    upstream : Resource
+    check_overlap : bool
+        Check that no new block overlaps a live one.
+    """
+
+    def __init__(self, upstream: Resource, *, check_overlap: bool = False) -> None: ...
+
+    def live_blocks(self) -> list[typing.Any]:
+        """Return the live blocks as a list of dicts, oldest first."""
+
+    def tag_totals(self) -> dict[str, typing.Any]:
+        """
+        Return one snapshot of all tags that were ever used, by tag, the largest first.
+        """
+
+    def histogram(self) -> dict[int, int]:
+        """
+        Return how many allocations were of up to that many bytes, by the upper bound of their size class.
+        """
+
+    def leak_report(self) -> str:
+        """Return the live blocks by tag and line as text."""
+
+    def __str__(self) -> str: ...
+
+def default_resource(device: object | None = None, kind: str = 'device') -> Resource:
+    """Return the resource that buffers use where none is named."""
+
+def set_default_resource(resource: Resource) -> Resource:
+    """
+    Use a resource for all buffers of its device that name none. Returns the previous one.
+    """
+
+class Buffer:
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+    """
+    An array of elements in memory of one device. Memory is allocated on first use.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+    dtype : dtype-like, default float32
+    device : Device or str, optional
+    kind : {'device', 'pinned', 'managed'}
+    contents : {'uninitialized', 'zero', 'unspecified'}
+    tag : str, optional
+        A name for reports.
+    resource : Resource, optional
+        Where the memory comes from.
+    """
+
+    def __init__(self, shape: object, dtype: object | None = None, device: object | None = None, *, kind: str = 'device', contents: str = 'uninitialized', tag: str | None = None, resource: Resource | None = None) -> None: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> typing.Any: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def numel(self) -> int: ...
+
+    @property
+    def ndim(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def device(self) -> Device: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def is_pinned(self) -> bool: ...
+
+    @property
+    def is_external(self) -> bool:
+        """Whether another library owns the memory."""
+
+    @property
+    def is_allocated(self) -> bool: ...
+
+    @property
+    def ptr(self) -> int:
+        """The address of the first element."""
+
+    def allocate(self, stream: object | None = None) -> typing.Self:
+        """Allocate the memory now."""
+
+    def copy_from(self, source: object, stream: object | None = None) -> None:
+        """
+        Copy all elements in, from an array or from another Buffer.
+
+        A copy from a Buffer is queued on the stream; from an array the host waits.
+        """
+
+    def to_numpy(self) -> npt.NDArray[typing.Any]:
+        """Return an independent NumPy array with the elements."""
+
+    def numpy(self) -> npt.NDArray[typing.Any]:
+        """
+        Return a NumPy array over the same memory. Raises BufferError for memory that the host cannot use.
+        """
+
+    def __array__(self, dtype: object | None = None, copy: object | None = None) -> npt.NDArray[typing.Any]: ...
+
+    def fill(self, value: object, stream: object | None = None) -> typing.Self:
+        """Set every element, in stream order."""
+
+    def clone(self, stream: object | None = None) -> Buffer:
+        """Return a Buffer with a copy of the elements."""
+
+    def reshape(self, shape: object) -> Buffer:
+        """Return the same memory with another shape."""
+
+    def view(self, dtype: object) -> Buffer:
+        """Return the same memory with another dtype."""
+
+    def __getitem__(self, arg: object, /) -> Buffer: ...
+
+    def __len__(self) -> int: ...
+
+    def item(self) -> typing.Any:
+        """Return the only element."""
+
+    def synchronize(self) -> None:
+        """Wait until no stream uses the memory."""
+
+    def __dlpack__(self, *, stream: object | None = None, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> typing.Any: ...
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, typing.Any]: ...
+
+    def __copy__(self) -> Buffer: ...
+
+    def __deepcopy__(self, memo: object) -> Buffer: ...
+
+    def __repr__(self) -> str: ...
+
+class StridedBuffer:
+    """Elements of another library that are not adjacent in memory."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def strides(self) -> list[int]:
+        """The strides, in elements."""
+
+    @property
+    def dtype(self) -> typing.Any: ...
+
+    @property
+    def is_contiguous(self) -> bool: ...
+
+    def contiguous(self, stream: object | None = None) -> Buffer:
+        """Return a Buffer with the elements in row-major order."""
+
+class HostMemory:
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+    """Memory of the host. NumPy arrays over it keep it alive."""
+
+class HostLease:
+    """
+    An open access of the host. In a ``with`` statement it gives a NumPy array.
+
+    The array stays valid memory after the lease; it is read-only then.
+    """
+
+    @property
+    def array(self) -> npt.NDArray[typing.Any]: ...
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def close(self) -> None:
+        """Close the lease."""
+
+    def commit(self, count: int) -> None:
+        """
+        Close a discard lease of which only the first ``count`` elements were written.
+        """
+
+    def __array__(self, dtype: object | None = None, copy: object | None = None) -> npt.NDArray[typing.Any]: ...
+
+    def __enter__(self) -> npt.NDArray[typing.Any]: ...
+
+    def __exit__(self, type: object | None = None, value: object | None = None, traceback: object | None = None) -> None: ...
+
+class DeviceLease:
+    """
+    An open access of a device, for work that is submitted to its stream.
+
+    In a ``with`` statement it gives a DeviceArray.
+    """
+
+    @property
+    def array(self) -> DeviceArray: ...
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def close(self) -> None:
+        """Close the lease. Does not wait for the work."""
+
+    def __enter__(self) -> DeviceArray: ...
+
+    def __exit__(self, type: object | None = None, value: object | None = None, traceback: object | None = None) -> None: ...
+
+class UnifiedBuffer:
+    """
+    An array that can have a copy on the host and on a device. Tern copies bytes only when an
+    access needs them, and knows which copy is up to date.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+    dtype : dtype-like, default float32
+    pinned : bool or 'prefer', default False
+        Whether the host copy is page-locked.
+    device : Device or str, optional
+        The device of the second copy; by default the current device.
+    tag : str, optional
+        A name for reports.
+    """
+
+    def __init__(self, shape: object, dtype: object | None = None, *, pinned: object = False, device: object | None = None, tag: str | None = None, checked: bool | None = None) -> None: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> typing.Any: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def ndim(self) -> int: ...
+
+    @property
+    def _state(self) -> int: ...
+
+    @property
+    def default_device(self) -> Device: ...
+
+    @property
+    def tag(self) -> str: ...
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the host copy is page-locked; False before there is one."""
+
+    @property
+    def is_allocated(self) -> bool: ...
+
+    @property
+    def statistics(self) -> dict[str, typing.Any]:
+        """What the buffer has copied so far."""
+
+    @property
+    def transfers(self) -> list[typing.Any]:
+        """The latest 64 transfers, oldest first."""
+
+    def valid_places(self) -> list[str]:
+        """Return the places in which every element is up to date."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def host(self) -> npt.NDArray[typing.Any]:
+        """
+        A writable NumPy array. NumPy cannot report writes, so the access marks the host as written.
+        """
+
+    @property
+    def device(self) -> typing.Any:
+        """
+        The device side, up to date. Call mark_device_dirty() after writing to it.
+        """
+
+    def __array__(self, dtype: object | None = None, copy: object | None = None) -> npt.NDArray[typing.Any]: ...
+
+    def __getitem__(self, arg: object, /) -> typing.Any: ...
+
+    def __setitem__(self, arg0: object, arg1: object, /) -> None: ...
+
+    def read_host(self, wait: float | None = None) -> HostLease: ...
+
+    def read_device(self, stream: object | None = None, wait: float | None = None) -> DeviceLease: ...
+
+    def rw_host(self, wait: float | None = None) -> HostLease: ...
+
+    def rw_device(self, stream: object | None = None, wait: float | None = None) -> DeviceLease: ...
+
+    def discard_host(self, wait: float | None = None) -> HostLease: ...
+
+    def discard_device(self, stream: object | None = None, wait: float | None = None) -> DeviceLease: ...
+
+    def allocate(self, host: bool = True, device: bool = True) -> typing.Self:
+        """Allocate memory. The contents stay unwritten."""
+
+    def free(self) -> None:
+        """Free all copies. Arrays that are still in use keep their memory."""
+
+    def drop_host(self) -> None:
+        """Free the host copy; newer bytes go to the device first."""
+
+    def drop_device(self) -> None:
+        """Free the device copy; newer bytes go to the host first."""
+
+    def sync_to_device(self) -> None:
+        """Bring the device copy up to date."""
+
+    def sync_to_host(self) -> None:
+        """Bring the host copy up to date."""
+
+    def mark_host_dirty(self) -> None:
+        """Say that the host copy was written through an array that was kept."""
+
+    def mark_device_dirty(self, stream: object | None = None) -> None:
+        """Say that work on the stream wrote the device copy."""
+
+    def fill(self, value: object, stream: object | None = None) -> typing.Self:
+        """Set every element, where the data is."""
+
+    def copy_from(self, array: object) -> None:
+        """
+        Copy elements of the same shape in; NumPy's same-kind casts are allowed.
+        """
+
+    def copy_to(self, array: object) -> None:
+        """Copy all elements into a NumPy array."""
+
+    def to_numpy(self) -> npt.NDArray[typing.Any]:
+        """Return an independent NumPy array with the newest bytes."""
+
+    def prefetch(self, stream: object | None = None) -> None:
+        """Queue the copies that a read on this stream would need."""
+
+    def prefetch_host(self) -> None:
+        """Queue the copies that a read of the host would need."""
+
+    def wait(self) -> None:
+        """Wait until no stream uses memory of the buffer."""
+
+    def compare(self) -> None:
+        """
+        Compare all copies that should be equal. Raises ViolationError if one differs.
+        """
+
+class DeviceArray:
+    """Device memory of a lease or of a UnifiedBuffer, for other libraries."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> typing.Any: ...
+
+    @property
+    def device(self) -> Device: ...
+
+    @property
+    def ptr(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def is_read_only(self) -> bool: ...
+
+    def __dlpack__(self, *, stream: object | None = None, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> typing.Any: ...
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, typing.Any]: ...
+
+    def __repr__(self) -> str: ...
+
+def unified_totals() -> dict[str, typing.Any]:
+    """Return what all unified buffers of the process have copied."""
+
+class ManagedHostLease:
+    """
+    An open access of the host to a ManagedBuffer. In a ``with`` statement it gives a NumPy array.
+
+    The array stays valid memory after the lease; it is read-only then.
+    """
+
+    @property
+    def array(self) -> npt.NDArray[typing.Any]:
+        """
+        The array of the lease. Raises NotAllocatedError if the lease is closed.
+        """
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the lease is open."""
+
+    def close(self) -> None:
+        """Close the lease. A second call does nothing."""
+
+    def __enter__(self) -> npt.NDArray[typing.Any]: ...
+
+    def __exit__(self, type: object | None = None, value: object | None = None, traceback: object | None = None) -> None: ...
+
+class ManagedDeviceLease:
+    """
+    An open access of a stream to a ManagedBuffer. In a ``with`` statement it gives a DeviceArray.
+
+    Work that is submitted to the stream while the lease is open may use the memory. Closing
+    the lease does not wait for that work; later uses do.
+    """
+
+    @property
+    def array(self) -> DeviceArray:
+        """
+        The array of the lease. Raises NotAllocatedError if the lease is closed.
+        """
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the lease is open."""
+
+    def close(self) -> None:
+        """Close the lease. A second call does nothing."""
+
+    def __enter__(self) -> DeviceArray: ...
+
+    def __exit__(self, type: object | None = None, value: object | None = None, traceback: object | None = None) -> None: ...
+
+class ManagedBuffer:
+    """
+    An array at one address, for the host and for devices. The driver moves its pages to the
+    processor that touches them.
+
+    Leases order the uses and copy nothing. Memory is allocated on first use.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+    dtype : dtype-like, default float32
+    device : Device or str, optional
+        By default the current device. Raises UnsupportedError if the device has no managed memory.
+    tag : str, optional
+        A name for reports.
+    resource : Resource, optional
+        Where the memory comes from: a resource of managed memory.
+    checked : bool, optional
+        Whether conflicting host leases raise AccessConflictError; by default as TERN_CHECKED says.
+    """
+
+    def __init__(self, shape: object, dtype: object | None = None, device: object | None = None, *, tag: str | None = None, resource: Resource | None = None, checked: bool | None = None) -> None: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of elements along each axis."""
+
+    @property
+    def dtype(self) -> typing.Any:
+        """The type of an element."""
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes."""
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether there is memory yet."""
+
+    @property
+    def host_waits_for_device(self) -> bool:
+        """
+        Whether a host lease waits for all work of the device, and not only for uses of this buffer.
+        """
+
+    @property
+    def buffer(self) -> Buffer:
+        """The same memory as a Buffer, for copies, kernels and exchange."""
+
+    def __len__(self) -> int: ...
+
+    def slice(self, first: object, count: object) -> ManagedBuffer:
+        """
+        Return elements [first, first + count) of the same memory.
+
+        Parameters
+        ----------
+        first : int
+        count : int
+
+        Returns
+        -------
+        ManagedBuffer
+            One-dimensional.
+        """
+
+    def hints(self, *, strict: bool = False) -> Hints:
+        """
+        Return an object that tells the driver how the memory will be used.
+
+        Parameters
+        ----------
+        strict : bool
+            Raise UnsupportedError for a hint that the device does not support, instead of skipping it.
+
+        Returns
+        -------
+        Hints
+        """
+
+    def read_host(self) -> ManagedHostLease:
+        """
+        Open a lease of the host for reading. Waits for the writes of streams.
+
+        Returns
+        -------
+        ManagedHostLease
+        """
+
+    def rw_host(self) -> ManagedHostLease:
+        """
+        Open a lease of the host for reading and writing. Waits for the uses of streams.
+
+        Returns
+        -------
+        ManagedHostLease
+        """
+
+    def discard_host(self) -> ManagedHostLease:
+        """
+        Open a lease of the host that overwrites all elements.
+
+        Returns
+        -------
+        ManagedHostLease
+        """
+
+    def read_device(self, stream: object | None = None) -> ManagedDeviceLease:
+        """
+        Open a lease for work on a stream that reads.
+
+        Parameters
+        ----------
+        stream : Stream, optional
+            By default the default stream of the device.
+
+        Returns
+        -------
+        ManagedDeviceLease
+        """
+
+    def rw_device(self, stream: object | None = None) -> ManagedDeviceLease:
+        """
+        Open a lease for work on a stream that reads and writes.
+
+        Parameters
+        ----------
+        stream : Stream, optional
+            By default the default stream of the device.
+
+        Returns
+        -------
+        ManagedDeviceLease
+        """
+
+    def discard_device(self, stream: object | None = None) -> ManagedDeviceLease:
+        """
+        Open a lease for work on a stream that overwrites all elements.
+
+        Parameters
+        ----------
+        stream : Stream, optional
+            By default the default stream of the device.
+
+        Returns
+        -------
+        ManagedDeviceLease
+        """
+
+    def fill(self, value: object, stream: object | None = None) -> typing.Self:
+        """Set every element, in stream order. Returns the buffer."""
+
+    def copy_from(self, array: object) -> None:
+        """
+        Copy elements of the same shape in; NumPy's same-kind casts are allowed.
+        """
+
+    def to_numpy(self) -> npt.NDArray[typing.Any]:
+        """Return an independent NumPy array with the elements."""
+
+    def synchronize(self) -> None:
+        """Wait until no stream uses the memory."""
+
+    def __array__(self, dtype: object | None = None, copy: object | None = None) -> npt.NDArray[typing.Any]: ...
+
+    def __getitem__(self, arg: object, /) -> typing.Any: ...
+
+    def __setitem__(self, arg0: object, arg1: object, /) -> None: ...
+
+    def __dlpack__(self, *, stream: object | None = None, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> typing.Any: ...
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, typing.Any]: ...
+
+    def __copy__(self) -> ManagedBuffer: ...
+
+    def __deepcopy__(self, memo: object) -> ManagedBuffer: ...
+
+    def __repr__(self) -> str: ...
+
+class MigrationPolicy:
+    """
+    Where pages of managed memory should be, and which places keep them mapped.
+
+    An immutable value. Make one with a static method and apply it with :meth:`Hints.apply`.
+    A place is ``'host'``, ``'host numa 1'``, a Device, or the spec of a device.
+    """
+
+    def __init__(self) -> None: ...
+
+    @staticmethod
+    def none() -> MigrationPolicy:
+        """
+        Return the driver's own policy: pages move to the processor that touches them.
+        """
+
+    @staticmethod
+    def read_mostly() -> MigrationPolicy:
+        """Return a policy that lets every reader have a copy of a page."""
+
+    @staticmethod
+    def prefer_device(device: object) -> MigrationPolicy:
+        """Return a policy that keeps pages on a device."""
+
+    @staticmethod
+    def prefer_host() -> MigrationPolicy:
+        """Return a policy that keeps pages on the host."""
+
+    @staticmethod
+    def prefer_host_numa(node: object) -> MigrationPolicy:
+        """Return a policy that keeps pages on one NUMA node of the host."""
+
+    @staticmethod
+    def prefer_host_numa_current() -> MigrationPolicy:
+        """
+        Return a policy that keeps pages on the NUMA node of the thread that applies it.
+        """
+
+    def accessed_by(self, place: object) -> MigrationPolicy:
+        """Return this policy with one more place that keeps the pages mapped."""
+
+    @property
+    def is_default(self) -> bool:
+        """Whether applying the policy does nothing."""
+
+    @property
+    def is_read_mostly(self) -> bool:
+        """Whether every reader may have a copy of a page."""
+
+    @property
+    def preferred(self) -> typing.Any:
+        """The place where pages should stay, or None."""
+
+    @property
+    def accessors(self) -> list[str]:
+        """The places that keep the pages mapped."""
+
+    def __eq__(self, arg: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __str__(self) -> str: ...
+
+    def __repr__(self) -> str: ...
+
+class HintRange:
+    """The bytes that a hint is about, and those that share their pages."""
+
+    def __init__(self, offset_bytes: object, bytes: object) -> None: ...
+
+    @property
+    def offset_bytes(self) -> int:
+        """The first byte."""
+
+    @property
+    def bytes(self) -> int:
+        """The number of bytes."""
+
+    @property
+    def before_bytes(self) -> int:
+        """How many bytes before the range the hint affects too."""
+
+    @property
+    def after_bytes(self) -> int:
+        """How many bytes after the range the hint affects too."""
+
+    def __eq__(self, arg: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+class HintReport:
+    """What became of a hint."""
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the hint reached the driver."""
+
+    @property
+    def skipped(self) -> typing.Any:
+        """Why the hint did not reach the driver, as a sentence; None if it did."""
+
+    @property
+    def range(self) -> HintRange:
+        """The bytes that the hint is about."""
+
+    @property
+    def moved_bytes(self) -> int | None:
+        """The bytes that move, for a unified buffer; None for managed memory."""
+
+    def __repr__(self) -> str: ...
+
+class ManagedInfo:
+    """The settings of managed memory that the driver reports."""
+
+    @property
+    def is_read_mostly(self) -> bool:
+        """Whether every reader may have a copy of a page."""
+
+    @property
+    def accessed_by(self) -> list[str]:
+        """The places that keep the pages mapped."""
+
+    @property
+    def preferred(self) -> typing.Any:
+        """The preferred place, or None."""
+
+    @property
+    def last_prefetch(self) -> typing.Any:
+        """The place of the last prefetch, or None."""
+
+    @property
+    def is_read_mostly_mixed(self) -> bool:
+        """Whether parts of the range differ in is_read_mostly."""
+
+    @property
+    def is_preferred_mixed(self) -> bool:
+        """Whether parts of the range differ in preferred."""
+
+    @property
+    def is_accessed_by_mixed(self) -> bool:
+        """Whether parts of the range differ in accessed_by."""
+
+    @property
+    def is_last_prefetch_mixed(self) -> bool:
+        """Whether parts of the range differ in last_prefetch."""
+
+    def __repr__(self) -> str: ...
+
+class HintUndo:
+    """
+    The settings from before a policy was applied. In a ``with`` statement they are restored at the end.
+    """
+
+    @property
+    def report(self) -> HintReport:
+        """What the policy did."""
+
+    def restore(self) -> None:
+        """Restore the settings that the policy has changed."""
+
+    def __enter__(self) -> typing.Self: ...
+
+    def __exit__(self, *args: object) -> None: ...
+
+class Hints:
+    """
+    Tells the driver how managed memory will be used.
+
+    A hint covers the whole buffer, or the bytes of ``range``: a tuple (offset_bytes, bytes). Drivers
+    apply hints to whole pages. A hint that the device does not support is skipped, and the report
+    says why.
+
+    Parameters
+    ----------
+    buffer : ManagedBuffer or Buffer
+        The memory, which stays allocated as long as this object.
+    strict : bool
+        Raise UnsupportedError for a hint that the device does not support.
+    """
+
+    def __init__(self, buffer: object, *, strict: bool = False) -> None: ...
+
+    @staticmethod
+    def over(device: object, address: int, bytes: object, owner: object | None, *, strict: bool = False) -> Hints:
+        """
+        Return hints on managed memory of another library.
+
+        Parameters
+        ----------
+        device : Device or str
+        address : int
+        bytes : int
+        owner : object
+            Keeps the memory alive. The hints hold a reference to it.
+        strict : bool
+        """
+
+    @property
+    def buffer(self) -> Buffer:
+        """The memory as a Buffer."""
+
+    @property
+    def strict(self) -> bool:
+        """Whether unsupported hints raise."""
+
+    def effective_range(self, range: object | None = None) -> HintRange:
+        """
+        Return the bytes that a hint on the range would affect. Allocates the memory.
+        """
+
+    def set_read_mostly(self, range: object | None = None) -> HintReport:
+        """Let every reader have a copy of a page."""
+
+    def unset_read_mostly(self, range: object | None = None) -> HintReport:
+        """Take read-mostly back."""
+
+    def set_preferred_location(self, place: object, range: object | None = None) -> HintReport:
+        """Keep the pages in a place."""
+
+    def unset_preferred_location(self, range: object | None = None) -> HintReport:
+        """Take the preferred place back."""
+
+    def set_accessed_by(self, place: object, range: object | None = None) -> HintReport:
+        """Keep the pages mapped for a place."""
+
+    def unset_accessed_by(self, place: object, range: object | None = None) -> HintReport:
+        """Take the mapping of a place back."""
+
+    def apply(self, policy: MigrationPolicy, range: object | None = None, *, place: object | None = None) -> HintUndo:
+        """
+        Apply a policy, all of it or nothing.
+
+        Parameters
+        ----------
+        policy : MigrationPolicy
+        range : tuple of int, optional
+        place : str or Device, optional
+            Raise DeviceMismatchError if the policy prefers another place.
+
+        Returns
+        -------
+        HintUndo
+            Restores the settings from before.
+        """
+
+    def query(self, range: object | None = None) -> ManagedInfo:
+        """
+        Return the settings that the driver reports. Raises UnsupportedError on a device without advice.
+        """
+
+    def prefetch(self, place: object, stream: object | None = None, range: object | None = None) -> HintReport:
+        """Move the pages to a place, in stream order. Returns a HintReport."""
+
+    def discard(self, stream: object | None = None, range: object | None = None) -> HintReport:
+        """
+        Say that the bytes are no longer needed: they count as never written. Returns a HintReport.
+        """
+
+    def discard_prefetch(self, place: object, stream: object | None = None, range: object | None = None) -> HintReport:
+        """
+        Discard the bytes and move the empty pages to a place. Returns a HintReport.
+        """
+
+class PrefetchPlan:
+    """
+    A list of memory and the places that it should move to. Made once, executed any number of times.
+    """
+
+    def __init__(self) -> None: ...
+
+    class Report:
+        """What an execution did, counted in entries."""
+
+        @property
+        def sent(self) -> int:
+            """Entries that were sent."""
+
+        @property
+        def skipped(self) -> int:
+            """
+            Entries of which nothing had to move, or that the device does not support.
+            """
+
+        @property
+        def bytes(self) -> int:
+            """Bytes sent, and for unified buffers bytes that move."""
+
+        def __repr__(self) -> str: ...
+
+    def add(self, memory: object, place: object, range: object | None = None) -> typing.Any:
+        """
+        Add an entry. If it fails, the plan stays as it was.
+
+        Parameters
+        ----------
+        memory : ManagedBuffer, Buffer or UnifiedBuffer
+        place : str or Device
+        range : tuple of int, optional
+            (offset_bytes, bytes); by default all bytes.
+
+        Returns
+        -------
+        PrefetchPlan
+            The plan itself.
+        """
+
+    def __len__(self) -> int: ...
+
+    @property
+    def entries(self) -> list[str]:
+        """One line of text for each entry, in the order of adding."""
+
+    def merged(self) -> PrefetchPlan:
+        """Return an equivalent plan with as few entries as possible."""
+
+    @property
+    def peaks(self) -> dict[str, typing.Any]:
+        """
+        The largest number of bytes that the plan has at each place at one time, by place.
+        """
+
+    def check(self, place: object, budget: Budget) -> int:
+        """
+        Return the peak at a place, or raise OutOfBudgetError if it does not fit into the budget.
+        """
+
+    def execute(self, stream: object | None = None, *, strict: bool = False) -> PrefetchPlan.Report:
+        """
+        Queue all prefetches.
+
+        Parameters
+        ----------
+        stream : Stream or list of Stream, optional
+            One stream, or one for each device.
+        strict : bool
+            Raise UnsupportedError for an entry that the device does not support.
+
+        Returns
+        -------
+        PrefetchPlan.Report
+        """
+
+    def __str__(self) -> str: ...
+
+    def __repr__(self) -> str: ...
+
+class Use:
+    """
+    Memory together with what a kernel does to it. Made by :func:`in_`, :func:`out` and :func:`inout`.
+    """
+
+    @property
+    def memory(self) -> typing.Any:
+        """The Buffer, UnifiedBuffer or ManagedBuffer."""
+
+    @property
+    def access(self) -> str:
+        """``'in_'``, ``'out'`` or ``'inout'``."""
+
+    def __repr__(self) -> str: ...
+
+def in_(memory: object) -> Use:
+    """
+    Declare that a kernel reads the memory.
+
+    Parameters
+    ----------
+    memory : Buffer, Array, UnifiedBuffer or ManagedBuffer
+
+    Returns
+    -------
+    Use
+    """
+
+def out(memory: object) -> Use:
+    """
+    Declare that a kernel overwrites all of the memory and reads none of it.
+
+    Parameters
+    ----------
+    memory : Buffer, Array, UnifiedBuffer or ManagedBuffer
+
+    Returns
+    -------
+    Use
+    """
+
+def inout(memory: object) -> Use:
+    """
+    Declare that a kernel reads and writes the memory, or writes a part of it.
+
+    Parameters
+    ----------
+    memory : Buffer, Array, UnifiedBuffer or ManagedBuffer
+
+    Returns
+    -------
+    Use
+    """
+
+class Elements:
+    """
+    The size of a launch with one thread for each element. Made by :func:`elements`.
+    """
+
+    @property
+    def count(self) -> int:
+        """The number of elements."""
+
+    @property
+    def block_threads(self) -> int:
+        """Threads of a block; 0 for a number that suits the kernel."""
+
+def elements(count: object, block_threads: object = 0) -> Elements:
+    """
+    Return the size of a launch with one thread for each element.
+
+    The last block may have more threads than elements are left, so pass the count to the kernel too.
+
+    Parameters
+    ----------
+    count : int
+    block_threads : int
+        0 uses a number that suits the kernel.
+
+    Returns
+    -------
+    Elements
+    """
+
+class LaunchSize:
+    """
+    The grid and block sizes of a launch.
+
+    Parameters
+    ----------
+    grid : int or tuple of int
+        Blocks along up to three axes.
+    block : int or tuple of int
+        Threads of a block along up to three axes.
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    """
+
+    def __init__(self, grid: object, block: object, shared_bytes: object = 0) -> None: ...
+
+    @property
+    def grid(self) -> tuple[typing.Any, ...]:
+        """Blocks along each axis."""
+
+    @property
+    def block(self) -> tuple[typing.Any, ...]:
+        """Threads of a block along each axis."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+
+    def __repr__(self) -> str: ...
+
+class Kernel:
+    """
+    Code that runs on a device. Each launch declares what the kernel does with its arguments.
+
+    Make one with :meth:`from_function`, :meth:`from_source` or :meth:`from_image`.
+    """
+
+    @staticmethod
+    def from_function(device: object, function: object, name: str | None = None) -> Kernel:
+        """
+        Make a kernel of a Python function, for the host and for simulated devices.
+
+        One call does the whole launch. The function gets a NumPy array for each declared memory, read-only for
+        :func:`in_`, and all other arguments as they were passed. It must not call the device.
+
+        If the function raises, the exception is raised by the next call of the launching thread that waits, or by a
+        call of another thread that waits for the stream or reads memory of the device.
+
+        Parameters
+        ----------
+        device : Device or str
+        function : callable
+        name : str, optional
+            By default the name of the function.
+
+        Returns
+        -------
+        Kernel
+        """
+
+    @staticmethod
+    def from_source(device: object, text: str, entry: str, options: str = '') -> Kernel:
+        """
+        Compile a kernel: OpenCL C on OpenCL devices, CUDA C++ on CUDA devices.
+
+        Parameters
+        ----------
+        device : Device or str
+        text : str
+        entry : str
+            The name of the kernel in the text.
+        options : str
+            Options of the device's compiler.
+
+        Returns
+        -------
+        Kernel
+        """
+
+    @staticmethod
+    def from_image(device: object, image: object, entry: str) -> Kernel:
+        """
+        Load a kernel from PTX or a cubin.
+
+        Parameters
+        ----------
+        device : Device or str
+        image : bytes or str
+        entry : str
+
+        Returns
+        -------
+        Kernel
+        """
+
+    @property
+    def name(self) -> str:
+        """The name, for reports."""
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+
+    @property
+    def info(self) -> dict[str, typing.Any]:
+        """What the device knows about the parameters."""
+
+    def launch(self, stream: object | None, size: object, *arguments: object) -> Mark:
+        """
+        Launch the kernel in stream order, after the work that its declared uses need.
+
+        Parameters
+        ----------
+        stream : Stream or None
+            None means the default stream of the device.
+        size : int, Elements or LaunchSize
+            An integer means elements(n).
+        *arguments
+            Memory as in_(x), out(x) or inout(x). Values of compiled kernels are NumPy scalars.
+
+        Returns
+        -------
+        Mark
+            The end of the launch.
+        """
+
+    def __repr__(self) -> str: ...
+
+def fence_to(theirs: Stream, ours: Stream) -> None:
+    """Make later work on ``theirs`` wait for all work on ``ours`` so far."""
+
+def fence_from(theirs: Stream, ours: Stream) -> None:
+    """Make later work on ``ours`` wait for all work on ``theirs`` so far."""
+
+class LogicalType:
+    """
+    What the values of a column mean: numbers, booleans, times or texts.
+
+    Parameters
+    ----------
+    kind : str or dtype-like
+        A name such as ``'i32'``, ``'bool'``, ``'utf8'`` or ``'date32'``, or a dtype of NumPy.
+    """
+
+    def __init__(self, kind: object) -> None: ...
+
+    @staticmethod
+    def time(unit: str) -> LogicalType:
+        """Return the type of a time of day. The unit is 's', 'ms', 'us' or 'ns'."""
+
+    @staticmethod
+    def timestamp(unit: str, zone: str = '') -> LogicalType:
+        """Return the type of a time since 1970, in UTC if a zone is given."""
+
+    @staticmethod
+    def duration(unit: str) -> LogicalType:
+        """Return the type of a duration."""
+
+    @property
+    def kind(self) -> str:
+        """The name of the kind."""
+
+    @property
+    def unit(self) -> str:
+        """The unit of time."""
+
+    @property
+    def zone(self) -> str:
+        """The time zone, or an empty text."""
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether values have different lengths."""
+
+    @property
+    def dtype(self) -> typing.Any:
+        """The dtype of the elements in memory."""
+
+    def __eq__(self, arg: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __str__(self) -> str: ...
+
+    def __repr__(self) -> str: ...
+
+class Field:
+    """
+    One field of a schema.
+
+    Parameters
+    ----------
+    name : str
+    type : LogicalType, str or dtype-like
+    nullable : bool
+    metadata : dict of str, optional
+    """
+
+    def __init__(self, name: str, type: object, nullable: bool = True, metadata: object | None = None) -> None: ...
+
+    @property
+    def name(self) -> str:
+        """The name."""
+
+    @property
+    def type(self) -> LogicalType:
+        """The type of the values."""
+
+    @property
+    def nullable(self) -> bool:
+        """Whether values may be missing."""
+
+    @property
+    def metadata(self) -> dict[str, typing.Any]:
+        """The metadata, as a new dict."""
+
+    def __arrow_c_schema__(self) -> typing.Any:
+        """Export the field to another library."""
+
+    def __eq__(self, arg: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+class Schema:
+    """
+    The fields of a table in order.
+
+    Parameters
+    ----------
+    fields : list of Field, list of (name, type), or an object with ``__arrow_c_schema__``
+    metadata : dict of str, optional
+    """
+
+    def __init__(self, fields: object, metadata: object | None = None) -> None: ...
+
+    @property
+    def fields(self) -> list[Field]:
+        """The fields."""
+
+    @property
+    def names(self) -> list[typing.Any]:
+        """The names of the fields."""
+
+    @property
+    def metadata(self) -> dict[str, typing.Any]:
+        """The metadata, as a new dict."""
+
+    def __len__(self) -> int: ...
+
+    def check_match(self, wanted: object, *, allows_sign_change: bool = False, allows_symbol_as_number: bool = False) -> None:
+        """
+        Raise an error that names the field, unless data of this schema can be used as data of the schema ``wanted``.
+        """
+
+    def __arrow_c_schema__(self) -> typing.Any:
+        """Export the schema to another library."""
+
+    def __eq__(self, arg: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+class Column:
+    """
+    Values of one type in memory of one device. Values may be missing.
+
+    Parameters
+    ----------
+    values : array-like or list
+        Numbers, booleans, times, or str, bytes and None. They are copied to the device.
+    type : LogicalType, str or dtype-like, optional
+        By default as the values say.
+    device : Device or str, optional
+    valid : array-like of bool, optional
+        False for each value that is missing.
+    tag : str, optional
+        A name for reports.
+    """
+
+    def __init__(self, values: object, type: object | None = None, device: object | None = None, *, valid: object | None = None, tag: str | None = None) -> None: ...
+
+    @staticmethod
+    def allocate(type: object, capacity: object, device: object | None = None, *, nullable: bool = False, data_bytes: object = 0) -> Column:
+        """Allocate a column of ``capacity`` values, to be written by kernels."""
+
+    @staticmethod
+    def over(type: object, capacity: object, values: Buffer, *, validity: Buffer | None = None, offsets: Buffer | None = None, first: object = 0, null_count: int | None = None) -> Column:
+        """Make a column over existing buffers. Copies nothing."""
+
+    @staticmethod
+    def pack(booleans: Buffer) -> Column:
+        """Convert booleans of one byte each to a column of bits."""
+
+    @property
+    def type(self) -> LogicalType:
+        """The type of the values."""
+
+    @property
+    def capacity(self) -> int:
+        """The number of values that the column has room for."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def device(self) -> typing.Any:
+        """The device; None for a column without bytes."""
+
+    @property
+    def is_nullable(self) -> bool:
+        """Whether there is a validity bitmap."""
+
+    @property
+    def is_external(self) -> bool:
+        """Whether another library owns the memory."""
+
+    @property
+    def null_count(self) -> int | None:
+        """The number of missing values; None if they were not counted."""
+
+    def count_nulls(self, rows: object | None = None) -> int:
+        """
+        Return how many of the first rows are missing. Reads the bitmap if that is not known.
+        """
+
+    @property
+    def values(self) -> typing.Any:
+        """
+        The values as a Buffer, for kernels; bits for booleans, bytes for texts.
+        """
+
+    @property
+    def validity(self) -> typing.Any:
+        """
+        The validity bitmap, which may be written; the column then counts its nulls again. None if no value is missing.
+        """
+
+    @property
+    def offsets(self) -> typing.Any:
+        """The offsets of texts, or None."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all buffers at full capacity."""
+
+    def slice(self, first: object, count: object) -> Column:
+        """Return values [first, first + count) in the same memory."""
+
+    def unpack(self) -> Buffer:
+        """Convert a column of bits to a Buffer with one byte for each value."""
+
+    def copy_to(self, device: object, stream: object | None = None) -> Column:
+        """
+        Copy the column to new memory on a device. Without a stream the host waits.
+        """
+
+    def valid(self) -> typing.Any:
+        """Return an array of bool, False for each value that is missing."""
+
+    def to_numpy(self) -> npt.NDArray[typing.Any]:
+        """
+        Return an independent NumPy array. Elements of missing values are unspecified.
+        """
+
+    def to_pylist(self) -> list[typing.Any]:
+        """Return a list of Python values, with None for missing ones."""
+
+    def __arrow_c_schema__(self) -> typing.Any:
+        """Export the type to another library."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[typing.Any, ...]:
+        """
+        Export the values to another library. Raises ArrowRejectedError for memory that the host cannot read.
+        """
+
+    def __arrow_c_device_array__(self, requested_schema: object | None = None, **kwargs: object) -> tuple[typing.Any, ...]:
+        """Export the values to another library, in memory of any device."""
+
+    def __repr__(self) -> str: ...
+
+class Table:
+    """
+    Columns of equal length on one device, with a schema and a row count.
+
+    Parameters
+    ----------
+    schema : Schema, list of fields, or dict
+        A dict of names and columns needs no second argument.
+    columns : list of Column, optional
+    rows : int, optional
+        The row count; by default all rows are filled.
+    row_count : Buffer, optional
+        The row count in device memory: one uint32 or uint64 that kernels write.
+    """
+
+    def __init__(self, schema: object, columns: object | None = None, *, rows: int | None = None, row_count: Buffer | None = None) -> None: ...
+
+    @staticmethod
+    def allocate(schema: object, capacity: object, device: object | None = None, *, data_bytes: object = 0) -> Table:
+        """
+        Allocate a table, to be written by kernels. The row count is on the device.
+        """
+
+    @staticmethod
+    def concat(tables: Sequence[Table]) -> Table:
+        """Return the rows of several tables one after the other, in new memory."""
+
+    @property
+    def schema(self) -> Schema:
+        """The schema."""
+
+    @property
+    def columns(self) -> list[Column]:
+        """The columns."""
+
+    @property
+    def names(self) -> list[typing.Any]:
+        """The names of the columns."""
+
+    def column(self, key: object) -> Column:
+        """Return a column by its index or name."""
+
+    def __getitem__(self, arg: object, /) -> Column: ...
+
+    @property
+    def device(self) -> typing.Any:
+        """The device; None if no column has a byte."""
+
+    @property
+    def arity(self) -> int:
+        """The number of columns."""
+
+    @property
+    def capacity(self) -> int:
+        """The number of rows that the columns have room for."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all columns at full capacity."""
+
+    @property
+    def rows(self) -> int | None:
+        """The row count if the host knows it, else None. Never waits."""
+
+    def rows_host(self) -> int:
+        """
+        Return the row count. Waits for the kernel that writes it, if the host does not know it.
+        """
+
+    def __len__(self) -> int: ...
+
+    @property
+    def row_count(self) -> typing.Any:
+        """
+        The integer that kernels read and write, or None if only the host has the count.
+        """
+
+    def set_rows(self, rows: object, stream: object | None = None) -> None:
+        """Set the row count, in stream order."""
+
+    def select(self, columns: object) -> Table:
+        """
+        Return a table of these columns, by names or by indices, in the same memory.
+        """
+
+    def slice(self, first: object, count: object) -> Table:
+        """Return rows [first, first + count) in the same memory."""
+
+    def copy_to(self, device: object, stream: object | None = None) -> Table:
+        """
+        Copy the table to new memory on a device. Without a stream the host waits.
+        """
+
+    def __arrow_c_schema__(self) -> typing.Any:
+        """Export the schema to another library."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[typing.Any, ...]:
+        """
+        Export the rows to another library. Raises ArrowRejectedError for memory that the host cannot read.
+        """
+
+    def __arrow_c_device_array__(self, requested_schema: object | None = None, **kwargs: object) -> tuple[typing.Any, ...]:
+        """Export the rows to another library, in memory of any device."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> typing.Any:
+        """Export the rows to another library as a stream of one chunk."""
+
+    def __arrow_c_device_stream__(self, requested_schema: object | None = None, **kwargs: object) -> typing.Any:
+        """Export the rows as a stream of one chunk, in memory of any device."""
+
+    def __repr__(self) -> str: ...
+
+def from_arrow(x: object, *, device: object | None = None, tag: str | None = None, checks_text: bool = False) -> typing.Any:
+    """
+    Import an Arrow array, table or stream of another library without a copy.
+
+    Several chunks of a stream are copied together, and text views are copied into offsets.
+
+    Parameters
+    ----------
+    x : object
+        With ``__arrow_c_device_array__``, ``__arrow_c_array__``, ``__arrow_c_device_stream__`` or ``__arrow_c_stream__``.
+    device : Device or str, optional
+        Where the memory is; by default as the array says.
+    tag : str, optional
+        A name for reports.
+    checks_text : bool
+        Check that every text is UTF-8.
+
+    Returns
+    -------
+    Table or Column
+        A struct becomes a Table.
+    """
+
+class TransferCounts:
+    """
+    How many copies of buffers moved how many bytes, by direction and purpose.
+
+    Subtract two readings of :func:`transfer_counts` to see what a piece of code moved.
+    """
+
+    @property
+    def host_to_device(self) -> dict[str, typing.Any]:
+        """``{'copies', 'bytes'}`` from the host to devices."""
+
+    @property
+    def device_to_host(self) -> dict[str, typing.Any]:
+        """``{'copies', 'bytes'}`` from devices to the host."""
+
+    @property
+    def device_to_device(self) -> dict[str, typing.Any]:
+        """``{'copies', 'bytes'}`` within a device."""
+
+    @property
+    def between_devices(self) -> dict[str, typing.Any]:
+        """``{'copies', 'bytes'}`` from one device to another."""
+
+    def at(self, direction: str, purpose: str | None = None) -> dict[str, typing.Any]:
+        """
+        Return the count of a direction, or of a direction and a purpose.
+
+        Parameters
+        ----------
+        direction : {'host_to_device', 'device_to_host', 'device_to_device', 'between_devices'}
+        purpose : {'scalar', 'metadata', 'data', 'result'}, optional
+
+        Returns
+        -------
+        dict
+        """
+
+    def __sub__(self, arg: TransferCounts, /) -> TransferCounts: ...
+
+    def __eq__(self, arg: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+def transfer_counts(tag: str | None = None) -> TransferCounts:
+    """
+    Return what copies of buffers have moved in this process so far.
+
+    Parameters
+    ----------
+    tag : str, optional
+        Count only memory with this tag.
+
+    Returns
+    -------
+    TransferCounts
+    """
+
+def transfer_counts_by_tag() -> dict[str, typing.Any]:
+    """Return the counts of each tag, as a dict of TransferCounts."""
+
+def transfer_counts_of_other_tags() -> TransferCounts:
+    """Return the counts of the tags that are not counted separately."""
+
+def transfer_gate_statistics() -> dict[str, typing.Any]:
+    """
+    Return what all gates of all threads have refused or counted, and the latest line that read.
+    """
+
+class TransferGate:
+    """
+    A ``with`` block in which copies of data from devices to the host raise DownloadRefusedError.
+
+    Scalars and metadata of up to 4,096 bytes may be read. A gate covers one thread. Gates nest, and the
+    strictest one applies; inside of a gate with ``mode='allow'`` the gates around it do not apply.
+
+    Parameters
+    ----------
+    mode : {'refuse', 'count', 'allow'}
+        ``'count'`` lets copies through and counts them.
+    """
+
+    def __init__(self, mode: str = 'refuse') -> None: ...
+
+    @property
+    def violations(self) -> dict[str, typing.Any]:
+        """What the gate refused or counted."""
+
+    @property
+    def small_reads(self) -> dict[str, typing.Any]:
+        """The scalars and metadata that passed."""
+
+    def __enter__(self) -> typing.Self: ...
+
+    def __exit__(self, *args: object) -> None: ...
+
+class Array:
+    """
+    Elements in memory of a device, along one axis. Memory is allocated at once, and can grow.
+
+    Copies of the handle and slices share the memory. A Buffer has any shape; an Array can be resized.
+
+    Parameters
+    ----------
+    values : array-like
+        One axis. The elements are copied to the device.
+    dtype : dtype-like, optional
+        By default that of the values.
+    device : Device or str, optional
+    tag : str, optional
+        A name for reports.
+    resource : Resource, optional
+        Where the memory comes from.
+    """
+
+    def __init__(self, values: object, dtype: object | None = None, device: object | None = None, *, tag: str | None = None, resource: Resource | None = None) -> None: ...
+
+    @staticmethod
+    def uninitialized(count: object, dtype: object | None = None, device: object | None = None, *, tag: str | None = None, resource: Resource | None = None) -> Array:
+        """
+        Allocate elements without a value. Reading one before it is written raises NeverWrittenError.
+        """
+
+    @staticmethod
+    def zeros(count: object, dtype: object | None = None, device: object | None = None, *, tag: str | None = None, resource: Resource | None = None) -> Array:
+        """Allocate elements whose bytes are all 0."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of elements, as a tuple."""
+
+    @property
+    def dtype(self) -> typing.Any:
+        """The type of an element."""
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+
+    @property
+    def numel(self) -> int:
+        """The number of elements."""
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes."""
+
+    @property
+    def capacity(self) -> int:
+        """
+        The number of elements up to which resize() can grow the array in place.
+        """
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+
+    @property
+    def ptr(self) -> int:
+        """The address of the first element."""
+
+    @property
+    def buffer(self) -> Buffer:
+        """The elements as a Buffer in the same memory."""
+
+    def __len__(self) -> int: ...
+
+    def slice(self, first: object, count: object) -> Array:
+        """Return elements [first, first + count) in the same memory."""
+
+    def resize(self, count: object, stream: object | None = None) -> None:
+        """
+        Change the number of elements, in stream order. Existing elements keep their values; new ones have none.
+
+        Grows in place if the memory is large enough and nobody else uses it; otherwise other handles keep the old memory.
+        """
+
+    def fill(self, value: object, stream: object | None = None) -> typing.Self:
+        """Set every element, in stream order. Returns the array."""
+
+    def copy_from(self, values: object) -> None:
+        """
+        Copy elements of the same number in; NumPy's same-kind casts are allowed.
+        """
+
+    def to_numpy(self) -> npt.NDArray[typing.Any]:
+        """Return an independent NumPy array with the elements."""
+
+    def __dlpack__(self, *, stream: object | None = None, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> typing.Any: ...
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+    def __repr__(self) -> str: ...
+
+__version__: str
+
+class Error(builtins.RuntimeError):
+    code: str
+    site: str | None
+    def __getattr__(self, name: str) -> typing.Any: ...
+
+class SizeOverflowError(Error, builtins.OverflowError):
+    ...
+
+class InvalidArgumentError(Error, builtins.ValueError):
+    ...
+
+class InvalidViewError(Error, builtins.IndexError):
+    ...
+
+class MisalignedError(Error, builtins.ValueError):
+    ...
+
+class SizeMismatchError(Error, builtins.ValueError):
+    ...
+
+class ShapeMismatchError(Error, builtins.ValueError):
+    ...
+
+class TypeMismatchError(Error, builtins.TypeError):
+    ...
+
+class NotAllocatedError(Error, builtins.BufferError):
+    ...
+
+class NeverWrittenError(Error, builtins.ValueError):
+    ...
+
+class NotHostAccessibleError(Error, builtins.BufferError):
+    ...
+
+class ReadOnlyError(Error, builtins.ValueError):
+    ...
+
+class OutOfMemoryError(Error, builtins.MemoryError):
+    ...
+
+class OutOfBudgetError(OutOfMemoryError):
+    ...
+
+class UseAfterFreeError(Error):
+    ...
+
+class OutOfBoundsError(Error, builtins.IndexError):
+    ...
+
+class StreamMisuseError(Error):
+    ...
+
+class UntrackedBufferError(Error):
+    ...
+
+class DownloadRefusedError(Error):
+    ...
+
+class DeviceMismatchError(Error, builtins.ValueError):
+    ...
+
+class InvalidDeviceError(Error, builtins.ValueError):
+    ...
+
+class UnsupportedError(Error, builtins.NotImplementedError):
+    ...
+
+class SyncError(Error):
+    ...
+
+class CoherenceConflictError(Error):
+    ...
+
+class AccessConflictError(Error):
+    ...
+
+class DlpackRejectedError(Error, builtins.BufferError):
+    ...
+
+class ArrowRejectedError(Error, builtins.BufferError):
+    ...
+
+class CapacityError(Error):
+    ...
+
+class TimeoutError(Error, builtins.TimeoutError):
+    ...
+
+class NotFoundError(Error, builtins.LookupError):
+    ...
+
+class AfterForkError(Error):
+    ...
+
+class AfterShutdownError(Error):
+    ...
+
+class DeviceLostError(Error):
+    ...
+
+class FileError(Error, builtins.OSError):
+    ...
+
+class BadFormatError(Error, builtins.ValueError):
+    ...
+
+class ViolationError(Error):
+    ...
+
+class DriverError(Error):
+    ...
+
+class CopyRequiredError(DlpackRejectedError, builtins.ValueError):
+    ...

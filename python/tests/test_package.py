@@ -1,0 +1,57 @@
+"""The package: what it exports, what it contains, and the tour."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+import ternmem as tern
+from ternmem import _core
+
+folder = pathlib.Path(__file__).resolve().parent.parent
+
+
+def test_the_extension_exports_only_its_init_function() -> None:
+    nm = shutil.which("nm")
+    if nm is None:
+        pytest.skip("nm is not installed")
+    assert _core.__file__ is not None
+    listed = subprocess.run([nm, "-D", "--defined-only", _core.__file__], capture_output=True, text=True, check=True)
+    assert [line.split()[-1] for line in listed.stdout.splitlines()] == ["PyInit__core"]
+
+
+def test_the_license_and_the_readme_are_there() -> None:
+    assert (folder / "LICENSE").read_text() == (folder.parent / "LICENSE").read_text()
+    assert "pip install ./python" in (folder / "README.md").read_text()
+    assert (folder / "ternmem" / "py.typed").exists()
+
+
+def test_the_installed_version_is_that_of_the_library() -> None:
+    try:
+        installed = importlib.metadata.version("ternmem")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("ternmem is used from its build folder and is not installed")
+    assert installed == tern.__version__
+
+
+@pytest.mark.parametrize("spec", [[], ["host"], ["cuda:0?driver=sim"]])
+def test_the_tour_runs(spec: list[str]) -> None:
+    start = time.perf_counter()
+    shown = subprocess.run([sys.executable, "-m", "ternmem.tour", *spec], capture_output=True, text=True, check=False)
+    elapsed = time.perf_counter() - start
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stderr == ""
+    text = shown.stdout
+    assert "synchronized" in text
+    assert "two writers are refused:     access_conflict" in text
+    assert "OutOfBudgetError, 0 B are charged" in text
+    assert text.count("shares:   True") + text.count("shares:     True") == 2
+    assert re.search(r"TERN-S101 missing-wait at tour\.py:\d+", text)
+    assert elapsed < 10, "the tour takes a second; a loaded machine gets ten"
