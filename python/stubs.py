@@ -2,7 +2,8 @@
 
 nanobind's stubgen reads the signatures from the built module. This program completes them: nanobind
 writes ``object`` where a binding builds a Python object by hand, and it does not know the bases of exceptions.
-With ``--check`` nothing is written, and the exit status says whether the stubs are in step.
+With ``--check`` nothing is written, and the exit status says whether the stubs are in step: 0 yes, 1 no, 2 that
+they were written with another version of nanobind, which words them differently.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import re
 import subprocess
 import sys
 import tempfile
+
+import nanobind
 
 folder = pathlib.Path(__file__).resolve().parent
 if not any((folder / "ternmem").glob("_core*.so")):
@@ -94,7 +97,7 @@ def finished(text: str, is_top: bool) -> str:
         lines.append(completed(line, scope))
         if found and scope in MEMBERS:
             lines += [f"    {member}" for member in MEMBERS[scope]] + [""]
-    head = ["# Written by python/stubs.py. Do not edit.", "import builtins", "import collections.abc", "import typing", "",
+    head = [f"# Written by python/stubs.py with nanobind {nanobind.__version__}. Do not edit.", "import builtins", "import collections.abc", "import typing", "",
             "import numpy.typing as npt"]
     if is_top:
         lines.append("\n__version__: str")
@@ -116,6 +119,9 @@ def main(arguments: list[str]) -> int:
     if written == wanted:
         return 0
     if "--check" in arguments:
+        if not all(f"with nanobind {nanobind.__version__}." in text for text in written.values()):
+            print(f"The stubs were written with another nanobind than {nanobind.__version__}.")
+            return 2
         print("The stubs in python/ternmem/_core are not those of the built module: run python python/stubs.py.")
         return 1
     stubs.mkdir(exist_ok=True)

@@ -343,6 +343,7 @@ StreamArgument::StreamArgument(nb::handle object, const Device& device) {
     ref_ = device.default_stream();
   } else if (nb::isinstance<PyStream>(object)) {
     ref_ = nb::cast<const PyStream&>(object).get();
+    owner_ = nb::borrow(object);
   } else {
     PyStream made(object, device);
     ref_ = made.get();

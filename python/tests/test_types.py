@@ -14,6 +14,8 @@ folder = pathlib.Path(__file__).resolve().parent.parent
 def test_the_stubs_are_those_of_the_module() -> None:
     pytest.importorskip("nanobind", reason="nanobind is not installed, so no stubs can be generated")
     checked = subprocess.run([sys.executable, folder / "stubs.py", "--check"], capture_output=True, text=True, check=False)
+    if checked.returncode == 2:
+        pytest.skip(checked.stdout.strip())
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 

@@ -314,6 +314,13 @@ def test_a_conflict_names_both_lines(device: tern.Device) -> None:
         array[:] = 1
 
 
+def test_a_lease_keeps_its_stream(device: tern.Device) -> None:
+    buffer = made(device).fill(1)
+    with buffer.rw_device(tern.Stream(device)) as array:
+        assert array.shape == (1000,)
+    assert (buffer.to_numpy() == 1).all()
+
+
 def test_an_exception_abandons_a_discard_lease(device: tern.Device) -> None:
     buffer = made(device)
     with pytest.raises(RuntimeError, match="in the middle"), buffer.discard_host() as array:
