@@ -11,7 +11,8 @@ import tree
 SCRIPT = "scripts/test"
 
 DOES_NOTHING = "#!/bin/sh\nexit 0\n"
-# CTest's record of tests that passed and were skipped, in each of the three ways a test can skip.
+FAILS = "#!/bin/sh\nexit 1\n"
+# CTest's record of tests that passed and were skipped, in each of the ways a test can skip.
 CTEST = """#!/bin/sh
 while [ $# -gt 0 ]; do [ "$1" = --preset ] && preset=$2; shift; done
 mkdir -p "build/$preset/Testing/Temporary"
@@ -29,13 +30,17 @@ b_test.cpp:5: Skipped
 skipped: no compute-sanitizer
 device 'opencl:0' cannot be opened: no driver
 Skip regular expression found in output. Regex=[is not available: ;cannot be opened: ]
+SKIPPED [2] ../../python/tests/test_a.py:7: torch is not installed
+SKIPPED [1] ../../python/tests/test_b.py:9: torch is not installed
 LOG
 echo "100% tests passed, 0 tests failed out of 5"
 """
-SKIPPED = ["2 skipped: there is no GPU", "1 skipped: device 'opencl:0' cannot be opened: no driver",
+SKIPPED = ["3 skipped: torch is not installed", "2 skipped: there is no GPU", "1 skipped: device 'opencl:0' cannot be opened: no driver",
            "1 skipped: no compute-sanitizer", "1 skipped: no reason stated"]
 ELSEWHERE = ("GPUs: scripts/gpu-test; long random programs: scripts/soak; "
              "planted mistakes: scripts/mutants")
+
+NO_PYTHON = "dev: the Python module, because nanobind, NumPy or pytest is not installed"
 
 # (options, the presets that run, the other lines of the list)
 CASES = [
@@ -43,6 +48,14 @@ CASES = [
     (["--quick"], ["dev"], ["dev: the long tests", "presets: dev-clang asan tsan release-shared"]),
     (["--full"], ["dev", "asan", "tsan"],
      ["asan: the long tests", "tsan: the long tests", "presets: dev-clang"]),
+    (["--only", "core"], ["dev"],
+     ["the tests of every label except core", "presets: dev-clang asan tsan release-shared"]),
+    (["--preset", "tsan"], ["tsan"],
+     ["tsan: the long tests", "presets: dev dev-clang asan release-shared"]),
+]
+CASES_WITHOUT_PYTHON = [
+    (["--quick"], ["dev"],
+     ["dev: the long tests", NO_PYTHON, "presets: dev-clang asan tsan release-shared"]),
     (["--only", "core"], ["dev"],
      ["the tests of every label except core", "presets: dev-clang asan tsan release-shared"]),
     (["--preset", "tsan"], ["tsan"],
@@ -56,7 +69,7 @@ def write_program(path, text):
     path.chmod(0o755)
 
 
-def not_run(root, options, presets):
+def not_run(root, options, presets, has_python):
     """The status of the script, and the lines of its list or, without a list, of its output."""
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder)
@@ -66,6 +79,7 @@ def not_run(root, options, presets):
         for name in ("bin/cmake", "scripts/setup", "scripts/coverage", "build/release-shared/tern"):
             write_program(copy / name, DOES_NOTHING)
         write_program(copy / "bin/ctest", CTEST)
+        write_program(copy / "bin/python3", DOES_NOTHING if has_python else FAILS)
         for preset in presets:
             (copy / "build" / preset).mkdir(exist_ok=True)
             (copy / "build" / preset / "labels.txt").write_text("core\n")
@@ -80,10 +94,11 @@ def not_run(root, options, presets):
 
 
 def violations(root):
-    for options, presets, others in CASES:
+    cases = [(True, *case) for case in CASES] + [(False, *case) for case in CASES_WITHOUT_PYTHON]
+    for has_python, options, presets, others in cases:
         expected = [f"{preset}: {line}" for preset in presets for line in SKIPPED]
         expected += others + [ELSEWHERE]
-        status, lines = not_run(root, options, presets)
+        status, lines = not_run(root, options, presets, has_python)
         if (status, lines) != (0, expected):
             yield (f"{SCRIPT}:1: with options {options} it ends with {status} and lists as not run: "
                    f"{lines}. Expected: {expected}")
@@ -91,7 +106,7 @@ def violations(root):
 
 def main():
     root = tree.arguments(__doc__).root.resolve()
-    tree.finish(violations(root), f"{len(CASES)} lists of {SCRIPT}")
+    tree.finish(violations(root), f"{len(CASES) + len(CASES_WITHOUT_PYTHON)} lists of {SCRIPT}")
 
 
 main()
