@@ -108,6 +108,10 @@ void raise_in_python(const Error& error) {
 
 }  // namespace
 
+void refuse_type(const char* text) { raise(Failure(ErrorCode::type_mismatch, "{what}.").with("what", text), here()); }
+void refuse_value(const char* text) { raise(Failure(ErrorCode::invalid_argument, "{what}.").with("what", text), here()); }
+void refuse_index(const char* text) { raise(Failure(ErrorCode::out_of_bounds, "{what}.").with("what", text), here()); }
+
 void add_errors(nb::module_& module) {
   error_class = PyErr_NewExceptionWithDoc(
       "ternmem.Error",

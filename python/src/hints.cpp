@@ -245,7 +245,7 @@ PrefetchPlan::Report execute(const PrefetchPlan& plan, nb::handle stream, bool s
   }
   std::vector<StreamRef> streams;
   for (const nb::handle one : nb::iter(stream)) {
-    if (!nb::isinstance<PyStream>(one)) throw nb::type_error("streams are ternmem.Stream objects");
+    if (!nb::isinstance<PyStream>(one)) refuse_type("streams are ternmem.Stream objects");
     streams.push_back(nb::cast<const PyStream&>(one).get());
   }
   return without_gil([&] { return plan.try_execute(streams, options, site); }).value();

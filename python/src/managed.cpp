@@ -170,7 +170,7 @@ nb::object asarray(const PyManaged& self, nb::handle dtype, nb::handle copy) {
   if (dtype.is_none()) return array;
   const nb::object wanted = numpy().attr("dtype")(dtype);
   if (array.attr("dtype").equal(wanted)) return array;
-  if (copy.is(Py_False)) throw nb::value_error("another dtype needs a copy, and copy=False forbids it");
+  if (copy.is(Py_False)) refuse_value("another dtype needs a copy, and copy=False forbids it");
   return array.attr("astype")(wanted);
 }
 
@@ -248,7 +248,7 @@ void add_managed(nb::module_& module) {
   type.def_prop_ro("buffer", [](const PyManaged& self) { return self.buffer(); },
                    "The same memory as a Buffer, for copies, kernels and exchange.");
   type.def("__len__", [](const PyManaged& self) {
-    if (self.buffer().shape().rank() == 0) throw nb::type_error("a 0-d buffer has no length");
+    if (self.buffer().shape().rank() == 0) refuse_type("a 0-d buffer has no length");
     return self.buffer().shape().extents()[0];
   });
   type.def("slice", [](const PyManaged& self, nb::handle first, nb::handle count) {

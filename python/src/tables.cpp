@@ -59,7 +59,7 @@ LogicalType type_of_object(nb::handle object) {
       const nb::object data = numpy().attr("datetime_data")(dtype);
       const std::string unit = nb::cast<std::string>(nb::object(data[0]));
       if (unit == "D" && kind == "M") return TypeKind::date32;
-      if (nb::cast<int>(nb::object(data[1])) != 1) throw nb::type_error("a unit of time that is a multiple has no type");
+      if (nb::cast<int>(nb::object(data[1])) != 1) refuse_type("a unit of time that is a multiple has no type");
       return kind == "M" ? LogicalType::timestamp(unit_of(unit)) : LogicalType::duration(unit_of(unit));
     }
   }
@@ -76,9 +76,9 @@ bool is_time_of_numpy(const LogicalType& type) { return type.kind() == TypeKind:
 Metadata metadata_of(nb::handle object) {
   std::vector<Metadata::Pair> pairs;
   if (object.is_none()) return Metadata(pairs);
-  if (!nb::isinstance<nb::dict>(object)) throw nb::type_error("metadata is a dict of strings");
+  if (!nb::isinstance<nb::dict>(object)) refuse_type("metadata is a dict of strings");
   for (const auto& [key, value] : nb::borrow<nb::dict>(object)) {
-    if (!nb::isinstance<nb::str>(key) || !nb::isinstance<nb::str>(value)) throw nb::type_error("metadata is a dict of strings");
+    if (!nb::isinstance<nb::str>(key) || !nb::isinstance<nb::str>(value)) refuse_type("metadata is a dict of strings");
     pairs.emplace_back(nb::cast<std::string>(key), nb::cast<std::string>(value));
   }
   return Metadata(std::move(pairs));
@@ -107,7 +107,7 @@ Schema schema_of_object(nb::handle object) {
       continue;
     }
     if (!nb::isinstance<nb::tuple>(one) || nb::len(one) != 2 || !nb::isinstance<nb::str>(nb::object(one[0]))) {
-      throw nb::type_error("a schema is a list of Field objects or of tuples (name, type)");
+      refuse_type("a schema is a list of Field objects or of tuples (name, type)");
     }
     fields.push_back({.name = nb::cast<std::string>(nb::object(one[0])), .type = type_of_object(nb::object(one[1]))});
   }
@@ -212,7 +212,7 @@ Column column_of_strings(nb::handle values, const Device& device, LogicalType ty
     }
   }
   if (has_nulls) {
-    if (!options.valid.empty()) throw nb::value_error("values that are None exclude the argument valid");
+    if (!options.valid.empty()) refuse_value("values that are None exclude the argument valid");
     options.valid = valid;
   }
   const std::vector<std::string_view> views(kept.begin(), kept.end());
@@ -243,7 +243,7 @@ Column make_column(nb::handle values, nb::handle type, nb::handle device, nb::ha
   if (kind == "M" || kind == "m") {
     // NaT is a missing value.
     if (nb::bool_(numpy().attr("isnat")(array).attr("any")())) {
-      if (!present.empty()) throw nb::value_error("values that are NaT exclude the argument valid");
+      if (!present.empty()) refuse_value("values that are NaT exclude the argument valid");
       times = valid_of(numpy().attr("logical_not")(numpy().attr("isnat")(array)));
       options.valid = times;
     }
@@ -413,17 +413,17 @@ Table make_table(nb::handle schema, nb::handle columns, std::optional<std::uint6
   std::vector<Column> all;
   if (columns.is_none()) {
     // A dict of columns names its fields itself.
-    if (!nb::isinstance<nb::dict>(schema)) throw nb::type_error("a table is made of a schema and columns, or of a dict of columns");
+    if (!nb::isinstance<nb::dict>(schema)) refuse_type("a table is made of a schema and columns, or of a dict of columns");
     std::vector<Field> fields;
     for (const auto& [key, value] : nb::borrow<nb::dict>(schema)) {
-      if (!nb::isinstance<nb::str>(key)) throw nb::type_error("the names of columns are strings");
+      if (!nb::isinstance<nb::str>(key)) refuse_type("the names of columns are strings");
       all.push_back(nb::isinstance<Column>(value) ? nb::cast<const Column&>(value) : make_column(value, nb::none(), nb::none(), nb::none(), {}));
       fields.push_back({.name = nb::cast<std::string>(key), .type = all.back().type()});
     }
     return Table::try_make(Schema(std::move(fields)), std::move(all), options).value();
   }
   for (const nb::handle one : nb::iter(columns)) {
-    if (!nb::isinstance<Column>(one)) throw nb::type_error("the columns are Column objects");
+    if (!nb::isinstance<Column>(one)) refuse_type("the columns are Column objects");
     all.push_back(nb::cast<const Column&>(one));
   }
   return Table::try_make(schema_of_object(schema), std::move(all), options).value();
@@ -433,8 +433,7 @@ Column column_at(const Table& self, nb::handle key) {
   if (nb::isinstance<nb::str>(key)) {
     const std::string name = nb::cast<std::string>(key);
     if (std::optional<Column> found = self.column(std::string_view(name))) return *std::move(found);
-    PyErr_SetObject(PyExc_KeyError, key.ptr());
-    nb::raise_python_error();
+    raise(Failure(ErrorCode::not_found, "the table has no column '{name}'.").with("name", name).with("what", "column"), here());
   }
   Py_ssize_t index = PyNumber_AsSsize_t(key.ptr(), PyExc_IndexError);
   if (index == -1 && PyErr_Occurred() != nullptr) nb::raise_python_error();
@@ -442,7 +441,7 @@ Column column_at(const Table& self, nb::handle key) {
   if (index >= 0) {
     if (std::optional<Column> found = self.column(static_cast<std::size_t>(index))) return *std::move(found);
   }
-  throw nb::index_error("there is no such column");
+  refuse_index("there is no such column");
 }
 
 Table select(const Table& self, nb::handle wanted) {
@@ -456,7 +455,7 @@ Table select(const Table& self, nb::handle wanted) {
       indices.push_back(size_of_object(one, "the index of a column"));
     }
   }
-  if (!names.empty() && !indices.empty()) throw nb::type_error("select columns by names or by indices, and not by both");
+  if (!names.empty() && !indices.empty()) refuse_type("select columns by names or by indices, and not by both");
   if (names.empty()) return self.try_select(indices, site).value();
   const std::vector<std::string_view> views(names.begin(), names.end());
   return self.try_select(views, site).value();

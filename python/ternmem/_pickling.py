@@ -60,5 +60,5 @@ def _reduce_managed(self: _core.ManagedBuffer, protocol: Any) -> Any:
 
 def install() -> None:
     """Give the classes of the module their pickle protocol."""
-    _core.Buffer.__reduce_ex__ = _reduce_buffer  # type: ignore[method-assign,assignment]
-    _core.ManagedBuffer.__reduce_ex__ = _reduce_managed  # type: ignore[method-assign,assignment]
+    setattr(_core.Buffer, "__reduce_ex__", _reduce_buffer)
+    setattr(_core.ManagedBuffer, "__reduce_ex__", _reduce_managed)

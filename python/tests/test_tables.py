@@ -165,8 +165,9 @@ def test_tables(device: tern.Device) -> None:
     assert Table.concat([table, table])["name"].to_pylist() == ["a", None, "c", "a", None, "c"]
     assert table.copy_to("host")["price"].to_pylist() == [1.5, 2.5, 3.5]
     assert table.nbytes > 0
-    with pytest.raises(KeyError):
+    with pytest.raises(LookupError) as missing:
         table["no such column"]
+    assert isinstance(missing.value, tern.Error)
     with pytest.raises(IndexError):
         table[3]
     with pytest.raises(TypeError):
