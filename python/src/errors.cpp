@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 
 #include "support.hpp"
 
@@ -147,6 +148,9 @@ void add_errors(nb::module_& module) {
       std::rethrow_exception(thrown);
     } catch (const Error& error) {
       raise_in_python(error);
+    } catch (const std::bad_cast&) {
+      // An object of another library is not what its protocol says.
+      PyErr_SetString(classes[static_cast<std::size_t>(ErrorCode::type_mismatch)], "a value has another type than expected.");
     }
   });
 }

@@ -73,13 +73,22 @@ std::string numpy_time(const LogicalType& type) {
 
 bool is_time_of_numpy(const LogicalType& type) { return type.kind() == TypeKind::timestamp || type.kind() == TypeKind::duration; }
 
+/// The text as UTF-8. Raises ValueError for lone surrogates.
+std::string utf8_of(nb::handle text) {
+  Py_ssize_t bytes = 0;
+  const char* const first = PyUnicode_AsUTF8AndSize(text.ptr(), &bytes);
+  if (first != nullptr) return {first, static_cast<std::size_t>(bytes)};
+  PyErr_Clear();
+  raise(Failure(ErrorCode::invalid_argument, "the text {value} has no UTF-8 form.").with("name", "text").with("value", nb::cast<std::string>(nb::steal<nb::str>(PyObject_ASCII(text.ptr())))), here());
+}
+
 Metadata metadata_of(nb::handle object) {
   std::vector<Metadata::Pair> pairs;
   if (object.is_none()) return Metadata(pairs);
   if (!nb::isinstance<nb::dict>(object)) refuse_type("metadata is a dict of strings");
   for (const auto& [key, value] : nb::borrow<nb::dict>(object)) {
     if (!nb::isinstance<nb::str>(key) || !nb::isinstance<nb::str>(value)) refuse_type("metadata is a dict of strings");
-    pairs.emplace_back(nb::cast<std::string>(key), nb::cast<std::string>(value));
+    pairs.emplace_back(utf8_of(key), utf8_of(value));
   }
   return Metadata(std::move(pairs));
 }
@@ -109,7 +118,7 @@ Schema schema_of_object(nb::handle object) {
     if (!nb::isinstance<nb::tuple>(one) || nb::len(one) != 2 || !nb::isinstance<nb::str>(nb::object(one[0]))) {
       refuse_type("a schema is a list of Field objects or of tuples (name, type)");
     }
-    fields.push_back({.name = nb::cast<std::string>(nb::object(one[0])), .type = type_of_object(nb::object(one[1]))});
+    fields.push_back({.name = utf8_of(nb::object(one[0])), .type = type_of_object(nb::object(one[1]))});
   }
   return Schema(std::move(fields));
 }
@@ -206,7 +215,7 @@ Column column_of_strings(nb::handle values, const Device& device, LogicalType ty
       const nb::bytes bytes = nb::borrow<nb::bytes>(one);
       kept.emplace_back(bytes.c_str(), bytes.size());
     } else if (nb::isinstance<nb::str>(one)) {
-      kept.push_back(nb::cast<std::string>(one));
+      kept.push_back(utf8_of(one));
     } else {
       raise(Failure(ErrorCode::type_mismatch, "a column of texts has no value {actual}. Pass str, bytes or None.").with("actual", nb::repr(one).c_str()), here());
     }
@@ -418,7 +427,7 @@ Table make_table(nb::handle schema, nb::handle columns, std::optional<std::uint6
     for (const auto& [key, value] : nb::borrow<nb::dict>(schema)) {
       if (!nb::isinstance<nb::str>(key)) refuse_type("the names of columns are strings");
       all.push_back(nb::isinstance<Column>(value) ? nb::cast<const Column&>(value) : make_column(value, nb::none(), nb::none(), nb::none(), {}));
-      fields.push_back({.name = nb::cast<std::string>(key), .type = all.back().type()});
+      fields.push_back({.name = utf8_of(key), .type = all.back().type()});
     }
     return Table::try_make(Schema(std::move(fields)), std::move(all), options).value();
   }
@@ -431,7 +440,7 @@ Table make_table(nb::handle schema, nb::handle columns, std::optional<std::uint6
 
 Column column_at(const Table& self, nb::handle key) {
   if (nb::isinstance<nb::str>(key)) {
-    const std::string name = nb::cast<std::string>(key);
+    const std::string name = utf8_of(key);
     if (std::optional<Column> found = self.column(std::string_view(name))) return *std::move(found);
     raise(Failure(ErrorCode::not_found, "the table has no column '{name}'.").with("name", name).with("what", "column"), here());
   }
@@ -450,7 +459,7 @@ Table select(const Table& self, nb::handle wanted) {
   std::vector<std::size_t> indices;
   for (const nb::handle one : nb::iter(wanted)) {
     if (nb::isinstance<nb::str>(one)) {
-      names.push_back(nb::cast<std::string>(one));
+      names.push_back(utf8_of(one));
     } else {
       indices.push_back(size_of_object(one, "the index of a column"));
     }
