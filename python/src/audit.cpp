@@ -178,7 +178,7 @@ void add_audit(nb::module_& module) {
       .def("__enter__", [](nb::object self) {
         nb::cast<PyGate&>(self).enter();
         return self;
-      })
+      }, nb::sig("def __enter__(self) -> TransferGate"))
       .def("__exit__", [](PyGate& self, const nb::args&) { self.exit(); });
 }
 

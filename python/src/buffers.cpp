@@ -247,6 +247,8 @@ void add_buffers(nb::module_& module) {
              const StreamRef stream = self.device().default_stream();
              return cuda_array_interface({self, self.storage() && self.storage()->is_read_only(), stream, false});
            })
+      .def("__reduce_ex__", [](nb::handle self, nb::handle) { return nb::module_::import_("ternmem._pickling").attr("reduce_buffer")(self); },
+           nb::arg("protocol"))
       .def("__copy__", &copied)
       .def("__deepcopy__", [](const Buffer& self, nb::handle) { return copied(self); }, nb::arg("memo"))
       .def("__repr__", [](const Buffer& self) {

@@ -8,7 +8,7 @@
 <BufferState.SYNCHRONIZED: 'synchronized'>
 """
 
-from . import _core, _pickling, sim
+from . import _core, sim
 from ._core import (
     Budget,
     BudgetResource,
@@ -80,8 +80,6 @@ from .errors import *  # noqa: F403
 from .errors import __all__ as _error_names
 from .summary import memory_summary
 from .unified_buffer import BufferState, UnifiedBuffer
-
-_pickling.install()
 
 __all__ = [
     "Budget",
