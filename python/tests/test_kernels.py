@@ -327,19 +327,29 @@ def test_each_of_several_exceptions_is_raised(place: tern.Device) -> None:
     x = filled(place, 1)
     place.synchronize()
     kernel = Kernel.from_function(place, fails)
-    count = 0
-    for _ in range(3):
+    launched = raised = 0
+    for _ in range(20):
         try:
             kernel.launch(None, 1, in_(x))
-        except _Odd:
-            count += 1
-    for _ in range(4):
+            launched += 1
+        except _Odd:  # of an earlier launch; this one did not happen
+            raised += 1
+    for _ in range(20):
         try:
             place.synchronize()
         except _Odd:
-            count += 1
-    # A launch that raises an earlier exception has launched all the same.
-    assert count == 3
+            raised += 1
+    assert launched == raised
+
+
+def test_a_launch_never_raises_its_own_exception(place: tern.Device) -> None:
+    x = filled(place, 1)
+    place.synchronize()
+    kernel = Kernel.from_function(place, fails)
+    for _ in range(50):
+        mark = kernel.launch(None, 1, in_(x))
+        with pytest.raises(_Odd):
+            mark.wait()
 
 
 # --- Threads, and the end of the program
