@@ -122,7 +122,9 @@ void add_arrays(nb::module_& module) {
              const CallSite site = here();
              static_cast<void>(without_gil([&] { return array.raw().try_fill(pattern, on.get(), site); }).value());
              return self;
-           }, nb::arg("value"), nb::arg("stream") = nb::none(), "Set every element, in stream order. Returns the array.")
+           }, nb::arg("value"), nb::arg("stream") = nb::none(),
+           nb::sig("def fill(self, value: object, stream: object | None = None) -> Array"),
+           "Set every element, in stream order. Returns the array.")
       .def("copy_from", &copy_from, nb::arg("values"),
            "Copy elements of the same number in; NumPy's same-kind casts are allowed.")
       .def("to_numpy", &to_numpy, "Return an independent NumPy array with the elements.")

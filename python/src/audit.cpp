@@ -1,4 +1,5 @@
 // The transfer audit: counts of the bytes that copies move, and gates that refuse copies to the host.
+// Also memory that waits to be freed.
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "support.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/buffer/transfer_audit.hpp"
 
 namespace tern::python {
@@ -19,6 +21,13 @@ namespace {
 nb::dict dict_of(const CopyCount& count) {
   nb::dict made;
   made["copies"] = count.copies;
+  made["bytes"] = count.bytes;
+  return made;
+}
+
+nb::dict dict_of(const MemoryCount& count) {
+  nb::dict made;
+  made["count"] = count.count;
   made["bytes"] = count.bytes;
   return made;
 }
@@ -149,6 +158,14 @@ void add_audit(nb::module_& module) {
         made["last"] = statistics.last.is_known() ? nb::object(nb::str("{}:{}").format(statistics.last.file, statistics.last.line)) : nb::none();
         return made;
       }, "Return what all gates of all threads have refused or counted, and the latest line that read.");
+  module.def("deferred_frees", [] { return dict_of(released([] { return deferred_frees(); })); },
+             "Return how much memory has no handle any more and could not be freed yet, as ``{'count', 'bytes'}``.");
+  module.def("reclaim_deferred", [] { return dict_of(without_gil([] { return reclaim_deferred(); })); },
+             "Free memory without handles whose uses are done. Returns what is left. Never waits.");
+  module.def("reclaim_exported", [] { return dict_of(without_gil([] { return try_reclaim_exported(); }).value(here())); },
+             "Wait for the devices of exported memory without handles, and free the memory. Returns what is left.\n\n"
+             "Another library may use memory on streams that Tern does not know, so exported memory is freed only after a\n"
+             "wait for its device.");
   nb::class_<PyGate>(module, "TransferGate",
                      "A ``with`` block in which copies of data from devices to the host raise DownloadRefusedError.\n\n"
                      "Scalars and metadata of up to 4,096 bytes may be read. A gate covers one thread. Gates nest, and the\n"
@@ -161,7 +178,7 @@ void add_audit(nb::module_& module) {
       .def("__enter__", [](nb::object self) {
         nb::cast<PyGate&>(self).enter();
         return self;
-      })
+      }, nb::sig("def __enter__(self) -> TransferGate"))
       .def("__exit__", [](PyGate& self, const nb::args&) { self.exit(); });
 }
 

@@ -23,14 +23,14 @@ MemoryKind kind_of(const std::string& text) {
   for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned, MemoryKind::managed}) {
     if (name(kind) == text) return kind;
   }
-  throw nb::value_error("kind is 'device', 'pinned' or 'managed'");
+  refuse_value("kind is 'device', 'pinned' or 'managed'");
 }
 
 Contents contents_of(const std::string& text) {
   if (text == "uninitialized") return Contents::uninitialized;
   if (text == "zero") return Contents::zero;
   if (text == "unspecified") return Contents::unspecified;
-  throw nb::value_error("contents is 'uninitialized', 'zero' or 'unspecified'");
+  refuse_value("contents is 'uninitialized', 'zero' or 'unspecified'");
 }
 
 Buffer make(nb::handle shape, nb::handle dtype, nb::handle device, const std::string& kind, const std::string& contents,
@@ -104,7 +104,7 @@ nb::object array_of(const Buffer& self, bool is_read_only) {
 /// The part of a buffer that an index or a slice of step 1 of the first dimension selects.
 Buffer part_of(const Buffer& self, nb::handle key) {
   const CallSite site = here();
-  if (self.shape().rank() == 0) throw nb::index_error("a 0-d buffer has no parts: use item()");
+  if (self.shape().rank() == 0) refuse_index("a 0-d buffer has no parts: use item()");
   const std::size_t rows = self.shape().extents()[0];
   const std::size_t row_bytes = rows == 0 ? 0 : self.size_bytes() / rows;
   std::vector<std::size_t> extents(self.shape().extents().begin(), self.shape().extents().end());
@@ -230,7 +230,7 @@ void add_buffers(nb::module_& module) {
            nb::arg("dtype"), "Return the same memory with another dtype.")
       .def("__getitem__", &part_of)
       .def("__len__", [](const Buffer& self) {
-        if (self.shape().rank() == 0) throw nb::type_error("a 0-d buffer has no length");
+        if (self.shape().rank() == 0) refuse_type("a 0-d buffer has no length");
         return self.shape().extents()[0];
       })
       .def("item", [](const Buffer& self) { return to_numpy(self).attr("item")(); }, "Return the only element.")
@@ -247,6 +247,8 @@ void add_buffers(nb::module_& module) {
              const StreamRef stream = self.device().default_stream();
              return cuda_array_interface({self, self.storage() && self.storage()->is_read_only(), stream, false});
            })
+      .def("__reduce_ex__", [](nb::handle self, nb::handle) { return nb::module_::import_("ternmem._pickling").attr("reduce_buffer")(self); },
+           nb::arg("protocol"))
       .def("__copy__", &copied)
       .def("__deepcopy__", [](const Buffer& self, nb::handle) { return copied(self); }, nb::arg("memo"))
       .def("__repr__", [](const Buffer& self) {

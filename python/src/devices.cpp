@@ -324,7 +324,7 @@ PyStream::PyStream(nb::handle object, const Device& device) : device_(device) {
     owner_ = nb::borrow(object);
   }
   if (!PyLong_Check(handle.ptr())) {
-    throw nb::type_error("a stream is a ternmem.Stream, a driver's handle, or an object with __cuda_stream__");
+    refuse_type("a stream is a ternmem.Stream, a driver's handle, or an object with __cuda_stream__");
   }
   const std::uintptr_t value = nb::cast<std::uintptr_t>(handle);
   owned_ = released([&] { return Stream::try_borrow(device, NativeStream{value}); }).value(here());
@@ -358,7 +358,7 @@ Device device_of_object(nb::handle object) {
     const std::string spec = nb::cast<std::string>(object);
     return without_gil([&] { return try_open_device(spec); }).value(here());
   }
-  if (!object.is_none()) throw nb::type_error("a device is a ternmem.Device or a spec such as 'cuda:0'");
+  if (!object.is_none()) refuse_type("a device is a ternmem.Device or a spec such as 'cuda:0'");
   {
     const std::lock_guard lock(current_mutex);
     if (current().is_open()) return current();

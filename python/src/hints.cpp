@@ -132,7 +132,7 @@ void add_reports(nb::module_& module) {
              const CallSite site = here();
              without_gil([&] { return self.try_restore(site); }).value();
            }, "Restore the settings that the policy has changed.")
-      .def("__enter__", [](nb::object self) { return self; })
+      .def("__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> HintUndo"))
       .def("__exit__", [](const HintUndo& self, const nb::args&) {
         const CallSite site = here();
         without_gil([&] { return self.try_restore(site); }).value();
@@ -245,7 +245,7 @@ PrefetchPlan::Report execute(const PrefetchPlan& plan, nb::handle stream, bool s
   }
   std::vector<StreamRef> streams;
   for (const nb::handle one : nb::iter(stream)) {
-    if (!nb::isinstance<PyStream>(one)) throw nb::type_error("streams are ternmem.Stream objects");
+    if (!nb::isinstance<PyStream>(one)) refuse_type("streams are ternmem.Stream objects");
     streams.push_back(nb::cast<const PyStream&>(one).get());
   }
   return without_gil([&] { return plan.try_execute(streams, options, site); }).value();
@@ -266,6 +266,7 @@ void add_plan(nb::module_& module) {
              add_to_plan(nb::cast<PrefetchPlan&>(self), memory, place, range);
              return self;
            }, nb::arg("memory"), nb::arg("place"), nb::arg("range") = nb::none(),
+           nb::sig("def add(self, memory: object, place: object, range: object | None = None) -> PrefetchPlan"),
            "Add an entry. If it fails, the plan stays as it was.\n\n"
            "Parameters\n----------\nmemory : ManagedBuffer, Buffer or UnifiedBuffer\nplace : str or Device\n"
            "range : tuple of int, optional\n    (offset_bytes, bytes); by default all bytes.\n\n"

@@ -170,7 +170,7 @@ nb::object asarray(const PyManaged& self, nb::handle dtype, nb::handle copy) {
   if (dtype.is_none()) return array;
   const nb::object wanted = numpy().attr("dtype")(dtype);
   if (array.attr("dtype").equal(wanted)) return array;
-  if (copy.is(Py_False)) throw nb::value_error("another dtype needs a copy, and copy=False forbids it");
+  if (copy.is(Py_False)) refuse_value("another dtype needs a copy, and copy=False forbids it");
   return array.attr("astype")(wanted);
 }
 
@@ -248,7 +248,7 @@ void add_managed(nb::module_& module) {
   type.def_prop_ro("buffer", [](const PyManaged& self) { return self.buffer(); },
                    "The same memory as a Buffer, for copies, kernels and exchange.");
   type.def("__len__", [](const PyManaged& self) {
-    if (self.buffer().shape().rank() == 0) throw nb::type_error("a 0-d buffer has no length");
+    if (self.buffer().shape().rank() == 0) refuse_type("a 0-d buffer has no length");
     return self.buffer().shape().extents()[0];
   });
   type.def("slice", [](const PyManaged& self, nb::handle first, nb::handle count) {
@@ -283,7 +283,9 @@ void add_managed(nb::module_& module) {
              const CallSite site = here();
              static_cast<void>(without_gil([&] { return buffer.try_fill_bytes(pattern, on.get(), site); }).value());
              return self;
-           }, nb::arg("value"), nb::arg("stream") = nb::none(), "Set every element, in stream order. Returns the buffer.");
+           }, nb::arg("value"), nb::arg("stream") = nb::none(),
+           nb::sig("def fill(self, value: object, stream: object | None = None) -> ManagedBuffer"),
+           "Set every element, in stream order. Returns the buffer.");
   type.def("copy_from", &copy_from, nb::arg("array"), "Copy elements of the same shape in; NumPy's same-kind casts are allowed.");
   type.def("to_numpy", &to_numpy, "Return an independent NumPy array with the elements.");
   type.def("synchronize", [](const PyManaged& self) {
@@ -305,6 +307,8 @@ void add_managed(nb::module_& module) {
   type.def_prop_ro("__cuda_array_interface__", [](const PyManaged& self) {
     return cuda_array_interface({self.buffer(), false, self.buffer().device().default_stream(), false});
   });
+  type.def("__reduce_ex__", [](nb::handle self, nb::handle) { return nb::module_::import_("ternmem._pickling").attr("reduce_managed")(self); },
+           nb::arg("protocol"));
   type.def("__copy__", &clone);
   type.def("__deepcopy__", [](const PyManaged& self, nb::handle) { return clone(self); }, nb::arg("memo"));
   type.def("__repr__", [](const PyManaged& self) {

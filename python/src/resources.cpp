@@ -22,14 +22,14 @@ MemoryKind kind_of(const std::string& text) {
   for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned, MemoryKind::managed}) {
     if (name(kind) == text) return kind;
   }
-  throw nb::value_error("kind is 'device', 'pinned' or 'managed'");
+  refuse_value("kind is 'device', 'pinned' or 'managed'");
 }
 
 Overflow overflow_of(const std::string& text) {
   for (const Overflow one : {Overflow::fail, Overflow::wait, Overflow::evict, Overflow::spill}) {
     if (name(one) == text) return one;
   }
-  throw nb::value_error("overflow is 'fail', 'wait', 'evict' or 'spill'");
+  refuse_value("overflow is 'fail', 'wait', 'evict' or 'spill'");
 }
 
 nb::object site_or_none(const CallSite& site) {

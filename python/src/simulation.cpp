@@ -19,7 +19,7 @@ Value choice(const std::string& text, const char* what, const std::array<std::pa
     if (text == name) return value;
     known += known.empty() ? name : std::string(", ") + name;
   }
-  throw nb::value_error((std::string(what) + " is one of: " + known).c_str());
+  refuse_value((std::string(what) + " is one of: " + known).c_str());
 }
 
 sim::Options options_of(std::uint64_t seed, const std::string& schedule, const std::string& mode, const std::string& reuse,

@@ -41,10 +41,16 @@ void add_kernels(nb::module_& module);
 void add_tables(nb::module_& module);
 void add_audit(nb::module_& module);
 void add_arrays(nb::module_& module);
+void add_recorder(nb::module_& module);
 
 /// Returns the line of Python code that called into the module. Frames of the package itself are
 /// skipped. The strings of the result are never freed; a process has one copy of each.
 [[nodiscard]] CallSite here() noexcept;
+
+/// Raises an error that is both ternmem.Error and TypeError, ValueError or IndexError.
+[[noreturn]] void refuse_type(const char* text);
+[[noreturn]] void refuse_value(const char* text);
+[[noreturn]] void refuse_index(const char* text);
 
 /// Runs the body without the global interpreter lock, and raises nothing. For queries and destructors:
 /// a kernel that is a Python function runs inside of locks of the library and waits for the

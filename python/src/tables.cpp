@@ -59,7 +59,7 @@ LogicalType type_of_object(nb::handle object) {
       const nb::object data = numpy().attr("datetime_data")(dtype);
       const std::string unit = nb::cast<std::string>(nb::object(data[0]));
       if (unit == "D" && kind == "M") return TypeKind::date32;
-      if (nb::cast<int>(nb::object(data[1])) != 1) throw nb::type_error("a unit of time that is a multiple has no type");
+      if (nb::cast<int>(nb::object(data[1])) != 1) refuse_type("a unit of time that is a multiple has no type");
       return kind == "M" ? LogicalType::timestamp(unit_of(unit)) : LogicalType::duration(unit_of(unit));
     }
   }
@@ -73,13 +73,22 @@ std::string numpy_time(const LogicalType& type) {
 
 bool is_time_of_numpy(const LogicalType& type) { return type.kind() == TypeKind::timestamp || type.kind() == TypeKind::duration; }
 
+/// The text as UTF-8. Raises ValueError for lone surrogates.
+std::string utf8_of(nb::handle text) {
+  Py_ssize_t bytes = 0;
+  const char* const first = PyUnicode_AsUTF8AndSize(text.ptr(), &bytes);
+  if (first != nullptr) return {first, static_cast<std::size_t>(bytes)};
+  PyErr_Clear();
+  raise(Failure(ErrorCode::invalid_argument, "the text {value} has no UTF-8 form.").with("name", "text").with("value", nb::cast<std::string>(nb::steal<nb::str>(PyObject_ASCII(text.ptr())))), here());
+}
+
 Metadata metadata_of(nb::handle object) {
   std::vector<Metadata::Pair> pairs;
   if (object.is_none()) return Metadata(pairs);
-  if (!nb::isinstance<nb::dict>(object)) throw nb::type_error("metadata is a dict of strings");
+  if (!nb::isinstance<nb::dict>(object)) refuse_type("metadata is a dict of strings");
   for (const auto& [key, value] : nb::borrow<nb::dict>(object)) {
-    if (!nb::isinstance<nb::str>(key) || !nb::isinstance<nb::str>(value)) throw nb::type_error("metadata is a dict of strings");
-    pairs.emplace_back(nb::cast<std::string>(key), nb::cast<std::string>(value));
+    if (!nb::isinstance<nb::str>(key) || !nb::isinstance<nb::str>(value)) refuse_type("metadata is a dict of strings");
+    pairs.emplace_back(utf8_of(key), utf8_of(value));
   }
   return Metadata(std::move(pairs));
 }
@@ -107,9 +116,9 @@ Schema schema_of_object(nb::handle object) {
       continue;
     }
     if (!nb::isinstance<nb::tuple>(one) || nb::len(one) != 2 || !nb::isinstance<nb::str>(nb::object(one[0]))) {
-      throw nb::type_error("a schema is a list of Field objects or of tuples (name, type)");
+      refuse_type("a schema is a list of Field objects or of tuples (name, type)");
     }
-    fields.push_back({.name = nb::cast<std::string>(nb::object(one[0])), .type = type_of_object(nb::object(one[1]))});
+    fields.push_back({.name = utf8_of(nb::object(one[0])), .type = type_of_object(nb::object(one[1]))});
   }
   return Schema(std::move(fields));
 }
@@ -206,13 +215,13 @@ Column column_of_strings(nb::handle values, const Device& device, LogicalType ty
       const nb::bytes bytes = nb::borrow<nb::bytes>(one);
       kept.emplace_back(bytes.c_str(), bytes.size());
     } else if (nb::isinstance<nb::str>(one)) {
-      kept.push_back(nb::cast<std::string>(one));
+      kept.push_back(utf8_of(one));
     } else {
       raise(Failure(ErrorCode::type_mismatch, "a column of texts has no value {actual}. Pass str, bytes or None.").with("actual", nb::repr(one).c_str()), here());
     }
   }
   if (has_nulls) {
-    if (!options.valid.empty()) throw nb::value_error("values that are None exclude the argument valid");
+    if (!options.valid.empty()) refuse_value("values that are None exclude the argument valid");
     options.valid = valid;
   }
   const std::vector<std::string_view> views(kept.begin(), kept.end());
@@ -243,7 +252,7 @@ Column make_column(nb::handle values, nb::handle type, nb::handle device, nb::ha
   if (kind == "M" || kind == "m") {
     // NaT is a missing value.
     if (nb::bool_(numpy().attr("isnat")(array).attr("any")())) {
-      if (!present.empty()) throw nb::value_error("values that are NaT exclude the argument valid");
+      if (!present.empty()) refuse_value("values that are NaT exclude the argument valid");
       times = valid_of(numpy().attr("logical_not")(numpy().attr("isnat")(array)));
       options.valid = times;
     }
@@ -413,17 +422,17 @@ Table make_table(nb::handle schema, nb::handle columns, std::optional<std::uint6
   std::vector<Column> all;
   if (columns.is_none()) {
     // A dict of columns names its fields itself.
-    if (!nb::isinstance<nb::dict>(schema)) throw nb::type_error("a table is made of a schema and columns, or of a dict of columns");
+    if (!nb::isinstance<nb::dict>(schema)) refuse_type("a table is made of a schema and columns, or of a dict of columns");
     std::vector<Field> fields;
     for (const auto& [key, value] : nb::borrow<nb::dict>(schema)) {
-      if (!nb::isinstance<nb::str>(key)) throw nb::type_error("the names of columns are strings");
+      if (!nb::isinstance<nb::str>(key)) refuse_type("the names of columns are strings");
       all.push_back(nb::isinstance<Column>(value) ? nb::cast<const Column&>(value) : make_column(value, nb::none(), nb::none(), nb::none(), {}));
-      fields.push_back({.name = nb::cast<std::string>(key), .type = all.back().type()});
+      fields.push_back({.name = utf8_of(key), .type = all.back().type()});
     }
     return Table::try_make(Schema(std::move(fields)), std::move(all), options).value();
   }
   for (const nb::handle one : nb::iter(columns)) {
-    if (!nb::isinstance<Column>(one)) throw nb::type_error("the columns are Column objects");
+    if (!nb::isinstance<Column>(one)) refuse_type("the columns are Column objects");
     all.push_back(nb::cast<const Column&>(one));
   }
   return Table::try_make(schema_of_object(schema), std::move(all), options).value();
@@ -431,10 +440,9 @@ Table make_table(nb::handle schema, nb::handle columns, std::optional<std::uint6
 
 Column column_at(const Table& self, nb::handle key) {
   if (nb::isinstance<nb::str>(key)) {
-    const std::string name = nb::cast<std::string>(key);
+    const std::string name = utf8_of(key);
     if (std::optional<Column> found = self.column(std::string_view(name))) return *std::move(found);
-    PyErr_SetObject(PyExc_KeyError, key.ptr());
-    nb::raise_python_error();
+    raise(Failure(ErrorCode::not_found, "the table has no column '{name}'.").with("name", name).with("what", "column"), here());
   }
   Py_ssize_t index = PyNumber_AsSsize_t(key.ptr(), PyExc_IndexError);
   if (index == -1 && PyErr_Occurred() != nullptr) nb::raise_python_error();
@@ -442,7 +450,7 @@ Column column_at(const Table& self, nb::handle key) {
   if (index >= 0) {
     if (std::optional<Column> found = self.column(static_cast<std::size_t>(index))) return *std::move(found);
   }
-  throw nb::index_error("there is no such column");
+  refuse_index("there is no such column");
 }
 
 Table select(const Table& self, nb::handle wanted) {
@@ -451,12 +459,12 @@ Table select(const Table& self, nb::handle wanted) {
   std::vector<std::size_t> indices;
   for (const nb::handle one : nb::iter(wanted)) {
     if (nb::isinstance<nb::str>(one)) {
-      names.push_back(nb::cast<std::string>(one));
+      names.push_back(utf8_of(one));
     } else {
       indices.push_back(size_of_object(one, "the index of a column"));
     }
   }
-  if (!names.empty() && !indices.empty()) throw nb::type_error("select columns by names or by indices, and not by both");
+  if (!names.empty() && !indices.empty()) refuse_type("select columns by names or by indices, and not by both");
   if (names.empty()) return self.try_select(indices, site).value();
   const std::vector<std::string_view> views(names.begin(), names.end());
   return self.try_select(views, site).value();

@@ -125,7 +125,7 @@ Pinned pinned_of(nb::handle value) {
   if (value.is(Py_True)) return Pinned::required;
   if (value.is(Py_False)) return Pinned::never;
   if (nb::isinstance<nb::str>(value) && nb::cast<std::string>(value) == "prefer") return Pinned::prefer;
-  throw nb::value_error("pinned is True, False or 'prefer'");
+  refuse_value("pinned is True, False or 'prefer'");
 }
 
 UnifiedOptions options_of(nb::handle device, nb::handle pinned, const std::optional<std::string>& tag,
@@ -170,7 +170,7 @@ nb::object asarray(PyUnified& self, nb::handle dtype, nb::handle copy) {
   if (dtype.is_none()) return array;
   const nb::object wanted = numpy().attr("dtype")(dtype);
   if (array.attr("dtype").equal(wanted)) return array;
-  if (copy.is(Py_False)) throw nb::value_error("another dtype needs a copy, and copy=False forbids it");
+  if (copy.is(Py_False)) refuse_value("another dtype needs a copy, and copy=False forbids it");
   return array.attr("astype")(wanted);
 }
 
@@ -412,7 +412,7 @@ void add_unified(nb::module_& module) {
            }, "Return the places in which every element is up to date.");
   type.def("__len__", [](const PyUnified& self) {
     const Shape shape = self.raw().shape();
-    if (shape.rank() == 0) throw nb::type_error("a 0-d buffer has no length");
+    if (shape.rank() == 0) refuse_type("a 0-d buffer has no length");
     return shape.extents()[0];
   });
   // --- The two sides

@@ -8,7 +8,7 @@
 <BufferState.SYNCHRONIZED: 'synchronized'>
 """
 
-from . import _core, _pickling, sim
+from . import _core, sim
 from ._core import (
     Budget,
     BudgetResource,
@@ -48,6 +48,7 @@ from ._core import (
     Hints,
     HintUndo,
     Kernel,
+    LaunchRecorder,
     LaunchSize,
     LogicalType,
     ManagedBuffer,
@@ -61,13 +62,17 @@ from ._core import (
     TransferCounts,
     TransferGate,
     Use,
+    deferred_frees,
     elements,
     fence_from,
     fence_to,
     from_arrow,
     in_,
     inout,
+    launch_statistics,
     out,
+    reclaim_deferred,
+    reclaim_exported,
     transfer_counts,
     transfer_counts_by_tag,
     transfer_counts_of_other_tags,
@@ -77,8 +82,6 @@ from .errors import *  # noqa: F403
 from .errors import __all__ as _error_names
 from .summary import memory_summary
 from .unified_buffer import BufferState, UnifiedBuffer
-
-_pickling.install()
 
 __all__ = [
     "Budget",
@@ -125,6 +128,7 @@ __all__ += [
     "HintUndo",
     "Hints",
     "Kernel",
+    "LaunchRecorder",
     "LaunchSize",
     "LogicalType",
     "ManagedBuffer",
@@ -138,13 +142,17 @@ __all__ += [
     "TransferCounts",
     "TransferGate",
     "Use",
+    "deferred_frees",
     "elements",
     "fence_from",
     "fence_to",
     "from_arrow",
     "in_",
     "inout",
+    "launch_statistics",
     "out",
+    "reclaim_deferred",
+    "reclaim_exported",
     "transfer_counts",
     "transfer_counts_by_tag",
     "transfer_counts_of_other_tags",

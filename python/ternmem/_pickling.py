@@ -46,19 +46,15 @@ def _restore_managed(shape: tuple[int, ...], dtype: str, spec: str, elements: An
     return made
 
 
-def _reduce_buffer(self: _core.Buffer, protocol: Any) -> Any:
+def reduce_buffer(self: _core.Buffer) -> Any:
+    """Implement ``__reduce_ex__`` of Buffer."""
     elements = _bytes_of(self) if self.is_allocated else None
     # Memory of the host and of other libraries comes back as memory of the device.
     kind = self.kind if self.kind in ("pinned", "managed") else "device"
     return _restore_buffer, (self.shape, _dtype_name(self), self.device.spec, kind, elements)
 
 
-def _reduce_managed(self: _core.ManagedBuffer, protocol: Any) -> Any:
+def reduce_managed(self: _core.ManagedBuffer) -> Any:
+    """Implement ``__reduce_ex__`` of ManagedBuffer."""
     elements = _bytes_of(self.buffer) if self.is_allocated else None
     return _restore_managed, (self.shape, _dtype_name(self), self.device.spec, elements)
-
-
-def install() -> None:
-    """Give the classes of the module their pickle protocol."""
-    _core.Buffer.__reduce_ex__ = _reduce_buffer  # type: ignore[method-assign,assignment]
-    _core.ManagedBuffer.__reduce_ex__ = _reduce_managed  # type: ignore[method-assign,assignment]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import threading
 import weakref
 from typing import Any
 
@@ -165,8 +166,9 @@ def test_tables(device: tern.Device) -> None:
     assert Table.concat([table, table])["name"].to_pylist() == ["a", None, "c", "a", None, "c"]
     assert table.copy_to("host")["price"].to_pylist() == [1.5, 2.5, 3.5]
     assert table.nbytes > 0
-    with pytest.raises(KeyError):
+    with pytest.raises(LookupError) as missing:
         table["no such column"]
+    assert isinstance(missing.value, tern.Error)
     with pytest.raises(IndexError):
         table[3]
     with pytest.raises(TypeError):
@@ -481,6 +483,87 @@ def test_a_consumer_that_raises_releases_the_structures() -> None:
         table.__arrow_c_device_array__(stream=5)
     table.__arrow_c_device_array__(stream=None)
     assert pa.record_batch(table).num_rows == 3
+
+
+def tracked() -> tuple[tern.Device, tern.TrackingResource]:
+    """A simulated device whose memory is counted."""
+    device = sim.open(seed=6)
+    resource = tern.TrackingResource(tern.Pool(device))
+    tern.set_default_resource(resource)
+    return device, resource
+
+
+@pytest.mark.parametrize("protocol", ["__arrow_c_device_array__", "__arrow_c_device_stream__", "__arrow_c_schema__"])
+def test_exports_that_nobody_takes_free_their_memory(protocol: str) -> None:
+    device, resource = tracked()
+    table = made_table(device)
+    assert resource.live_blocks()
+    exported = getattr(table, protocol)()
+    del table
+    gc.collect()
+    assert (protocol != "__arrow_c_schema__") == bool(resource.live_blocks())
+    del exported
+    gc.collect()
+    device.synchronize()
+    left = tern.reclaim_deferred()
+    assert left == tern.deferred_frees()
+    assert resource.live_blocks() == []
+
+
+@pytest.mark.parametrize("protocol", ["__arrow_c_device_array__", "__arrow_c_device_stream__"])
+def test_exports_that_are_taken_free_their_memory(protocol: str) -> None:
+    device, resource = tracked()
+    back = tern.from_arrow(_Only(made_table(device), protocol), device=device)
+    gc.collect()
+    assert back["price"].to_pylist() == [1.5, 2.5, 3.5]
+    del back
+    gc.collect()
+    tern.reclaim_exported()
+    assert resource.live_blocks() == []
+    other = tern.open_device("host")
+    with pytest.raises(tern.Error):  # memory of another device
+        tern.from_arrow(_Only(made_table(device), protocol), device=other)
+    gc.collect()
+    tern.reclaim_exported()
+    assert resource.live_blocks() == []
+
+
+def test_texts_without_utf8(device: tern.Device) -> None:
+    for make in (
+        lambda: Column(["\ud800"], "utf8", device),
+        lambda: Table({"\ud800": Column([1], device=device)}),
+        lambda: Schema([("\ud800", "i32")]),
+        lambda: Schema([], {"a": "\ud800"}),
+        lambda: made_table(device)["\ud800"],
+        lambda: made_table(device).select(["\ud800"]),
+    ):
+        with pytest.raises(ValueError, match="UTF-8") as raised:
+            make()
+        assert isinstance(raised.value, tern.Error)
+
+
+def test_threads_exchange_tables() -> None:
+    device, _ = tracked()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(20):
+                table = made_table(device)
+                back = tern.from_arrow(_Only(table, "__arrow_c_device_array__"), device=device)
+                del table
+                assert back.copy_to("host")["name"].to_pylist() == ["a", None, "c"]
+                assert pa.table(back.copy_to("host")).num_rows == 3
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert failures == []
 
 
 def test_text_is_checked_on_request() -> None:
