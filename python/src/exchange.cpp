@@ -14,6 +14,7 @@
 #include "devices.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/buffer/copy.hpp"
+#include "tern/buffer/foreign.hpp"
 #include "tern/interop/cuda_array_interface.hpp"
 #include "tern/interop/dlpack.hpp"
 
@@ -340,6 +341,9 @@ void add_exchange(nb::module_& module) {
                                                   "An exchange needs a copy, and ``copy=False`` forbids it.", bases.ptr(), nullptr);
   if (copy_required_error == nullptr) nb::raise_python_error();
   module.attr("CopyRequiredError") = nb::handle(copy_required_error);
+  module.def("reclaim_deferred", [] { return without_gil([] { return reclaim_deferred(); }).bytes; },
+             "Free memory that other libraries have released, once no stream uses it. Returns the bytes that stay.\n\n"
+             "Allocations do the same on their way.");
   module.def("from_dlpack", &from_dlpack, nb::arg("x"), nb::kw_only(), nb::arg("device") = nb::none(),
              nb::arg("copy") = nb::none(),
              "Import a tensor of another library without a copy.\n\n"

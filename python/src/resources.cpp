@@ -119,15 +119,29 @@ void add_resources(nb::module_& module) {
   nb::class_<TrackingResource, Resource>(module, "TrackingResource", "Knows each live block of another resource, and the line that made it.")
       .def(nb::new_([](std::shared_ptr<Resource> upstream) {
              return std::make_shared<TrackingResource>(std::move(upstream));
-           }), nb::arg("upstream"));
+           }), nb::arg("upstream"))
+      .def_prop_ro("live_blocks", [](const TrackingResource& self) {
+        nb::list made;
+        for (const LiveBlock& one : without_gil([&] { return self.live_blocks(); })) {
+          nb::dict entry;
+          entry["bytes"] = one.requested_bytes;
+          entry["tag"] = std::string(one.tag.name());
+          entry["site"] = one.site.is_known() ? nb::object(nb::str("{}:{}").format(one.site.file, one.site.line)) : nb::none();
+          made.append(entry);
+        }
+        return made;
+      }, "The live blocks, oldest first: their bytes, their tag and the line that allocated them.")
+      .def("leak_report", [](const TrackingResource& self) { return without_gil([&] { return self.leak_report(); }); },
+           "Return the live blocks by tag and line as text, or 'no live blocks'.");
   module.def("default_resource", [](nb::handle device, const std::string& kind) {
         const Device on = device_of_object(device);
         return without_gil([&] { return try_default_resource(on, kind_of(kind)); }).value(here());
       }, nb::arg("device") = nb::none(), nb::arg("kind") = "device", "Return the resource that buffers use where none is named.");
-  module.def("set_default_resource", [](std::shared_ptr<Resource> resource) {
+  module.def("set_default_resource", [](std::shared_ptr<Resource> resource, const std::string& kind) {
         const Device device = resource->device();
-        return without_gil([&] { return set_default_resource(device, std::move(resource)); });
-      }, nb::arg("resource"), "Use a resource for all buffers of its device that name none. Returns the previous one.");
+        const MemoryKind of = kind_of(kind);
+        return without_gil([&] { return set_default_resource(device, std::move(resource), of); });
+      }, nb::arg("resource"), nb::arg("kind") = "device", "Use a resource for all buffers of its device that name none. Returns the previous one.");
 }
 
 }  // namespace tern::python

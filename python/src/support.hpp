@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "interpreter_lock.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
 #include "tern/core/error.hpp"
@@ -39,7 +40,7 @@ void add_simulation(nb::module_& module);
 /// Runs the body without the global interpreter lock. The body must not touch Python objects.
 template <class Body>
 decltype(auto) without_gil(Body&& body) {
-  const nb::gil_scoped_release released;
+  const LockReleased released;
   return std::forward<Body>(body)();
 }
 

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "exchange.hpp"
+#include "interrupts.hpp"
 
 namespace tern::python {
 namespace {
@@ -34,7 +35,8 @@ class PyHostLease {
     const CallSite site = here();
     const LeaseWait how_long = wait_of(wait);
     const RawUnified& raw = unified().raw();
-    lease_ = without_gil([&] { return raw.open_host(access, how_long, site); });
+    lease_ = open_in_turns(wait, how_long, [&] { return is_ready(raw, access); },
+                           [&](LeaseWait turn) { return raw.open_host(access, turn, site); });
   }
 
   [[nodiscard]] nb::object array() {
@@ -85,7 +87,8 @@ class PyDeviceLease {
     const CallSite site = here();
     const LeaseWait how_long = wait_of(wait);
     const RawUnified& raw = unified().raw();
-    lease_ = without_gil([&] { return raw.open_device(access, stream_.get(), how_long, site); });
+    lease_ = open_in_turns(wait, how_long, [] { return Result<bool>(true); },
+                           [&](LeaseWait turn) { return raw.open_device(access, stream_.get(), turn, site); });
   }
 
   [[nodiscard]] DeviceArray array() const {
@@ -146,7 +149,8 @@ nb::object to_numpy(const PyUnified& self) {
   nb::object array = numpy().attr("empty")(tuple_of(raw.shape()), object_of_dtype(raw.dtype()));
   void* const address = address_of(array);
   const CallSite site = here();
-  without_gil([&] { return raw.try_copy_to(address, raw.size_bytes(), site); }).value();
+  call_when_ready([&] { return is_ready(raw, Access::read); },
+                  [&] { return raw.try_copy_to(address, raw.size_bytes(), site); }).value();
   return array;
 }
 
@@ -267,7 +271,8 @@ DeviceArray PyUnified::device_array(const RawLease& lease, StreamRef stream, boo
 
 nb::object PyUnified::host() {
   const CallSite site = here();
-  const RawLease lease = without_gil([&] { return raw_.open_host(Access::read_write, LeaseWait::never(), site); });
+  const RawLease lease = call_when_ready([&] { return is_ready(raw_, Access::read_write); },
+                                         [&] { return raw_.open_host(Access::read_write, LeaseWait::never(), site); });
   is_host_dropped_ = false;
   const StorageHandle storage = raw_.storage_of(Place::host());
   const StorageId id = storage ? storage->id() : StorageId{};
@@ -307,7 +312,8 @@ nb::object PyUnified::device() {
 
 nb::object PyUnified::read_array() {
   const CallSite site = here();
-  const RawLease lease = without_gil([&] { return raw_.open_host(Access::read, LeaseWait::never(), site); });
+  const RawLease lease = call_when_ready([&] { return is_ready(raw_, Access::read); },
+                                         [&] { return raw_.open_host(Access::read, LeaseWait::never(), site); });
   return host_array(lease, true);
 }
 
@@ -429,7 +435,8 @@ void add_unified(nb::module_& module) {
            }, "Bring the device copy up to date.");
   type.def("sync_to_host", [](const PyUnified& self) {
              const CallSite site = here();
-             static_cast<void>(without_gil([&] { return self.raw().open_host(Access::read, LeaseWait::never(), site); }));
+             static_cast<void>(call_when_ready([&] { return is_ready(self.raw(), Access::read); },
+                                               [&] { return self.raw().open_host(Access::read, LeaseWait::never(), site); }));
            }, "Bring the host copy up to date.");
   type.def("mark_host_dirty", [](const PyUnified& self) {
              const CallSite site = here();
@@ -465,8 +472,8 @@ void add_unified(nb::module_& module) {
            }, "Queue the copies that a read of the host would need.");
   type.def("wait", [](const PyUnified& self) {
              const CallSite site = here();
-             without_gil([&] { return self.raw().try_synchronize(site); }).value();
-           }, "Wait until no stream uses memory of the buffer.");
+             call_when_ready([&] { return is_unused(self.raw()); }, [&] { return self.raw().try_synchronize(site); }).value();
+           }, "Wait until no stream uses memory of the buffer. Ctrl-C ends the wait.");
   type.def("compare", [](const PyUnified& self) {
              const CallSite site = here();
              without_gil([&] { return self.raw().try_compare(site); }).value();

@@ -7,6 +7,8 @@ import numpy.typing as npt
 from ternmem._core import sim as sim
 
 
+def _begin_end() -> None: ...
+
 class MemoryInfo:
     """Free and total bytes of device memory."""
 
@@ -64,7 +66,7 @@ class Device:
         """Free memory of allocate(). No work may still use it."""
 
     def synchronize(self) -> None:
-        """Wait until all work of the device is complete."""
+        """Wait until all work of the device is complete. Ctrl-C ends the wait."""
 
     @property
     def default_stream(self) -> Stream: ...
@@ -153,7 +155,9 @@ class Event:
     def handle(self) -> int: ...
 
     def synchronize(self) -> None:
-        """Wait until the work up to the latest record is complete."""
+        """
+        Wait until the work up to the latest record is complete. Ctrl-C ends the wait.
+        """
 
     def elapsed_ns(self, start: Event) -> int:
         """Return the nanoseconds from another event to this one."""
@@ -222,6 +226,13 @@ class Stream:
     def __hash__(self) -> int: ...
 
     def __repr__(self) -> str: ...
+
+def reclaim_deferred() -> int:
+    """
+    Free memory that other libraries have released, once no stream uses it. Returns the bytes that stay.
+
+    Allocations do the same on their way.
+    """
 
 def from_dlpack(x: object, *, device: object | None = None, copy: object | None = None) -> Buffer | StridedBuffer:
     """
@@ -314,10 +325,19 @@ class TrackingResource(Resource):
 
     def __init__(self, upstream: Resource) -> None: ...
 
+    @property
+    def live_blocks(self) -> list[typing.Any]:
+        """
+        The live blocks, oldest first: their bytes, their tag and the line that allocated them.
+        """
+
+    def leak_report(self) -> str:
+        """Return the live blocks by tag and line as text, or 'no live blocks'."""
+
 def default_resource(device: object | None = None, kind: str = 'device') -> Resource:
     """Return the resource that buffers use where none is named."""
 
-def set_default_resource(resource: Resource) -> Resource:
+def set_default_resource(resource: Resource, kind: str = 'device') -> Resource:
     """
     Use a resource for all buffers of its device that name none. Returns the previous one.
     """
@@ -421,7 +441,7 @@ class Buffer:
         """Return the only element."""
 
     def synchronize(self) -> None:
-        """Wait until no stream uses the memory."""
+        """Wait until no stream uses the memory. Ctrl-C ends the wait."""
 
     def __dlpack__(self, *, stream: object | None = None, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> typing.Any: ...
 
@@ -647,7 +667,7 @@ class UnifiedBuffer:
         """Queue the copies that a read of the host would need."""
 
     def wait(self) -> None:
-        """Wait until no stream uses memory of the buffer."""
+        """Wait until no stream uses memory of the buffer. Ctrl-C ends the wait."""
 
     def compare(self) -> None:
         """
