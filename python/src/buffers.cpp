@@ -240,8 +240,9 @@ void add_buffers(nb::module_& module) {
         throw nb::type_error("a Buffer is memory of this process. Pickle buffer.to_numpy() instead.");
       })
       .def("__repr__", [](const Buffer& self) {
-        return nb::str("Buffer(shape={}, dtype={}, device='{}', kind='{}')")
-            .format(tuple_of(self.shape()), object_of_dtype(self.dtype()), std::string(self.device().spec()), std::string(name(self.kind())));
+        return nb::str("Buffer(shape={}, dtype={}, device='{}', kind='{}', nbytes={})")
+            .format(tuple_of(self.shape()), object_of_dtype(self.dtype()), std::string(self.device().spec()),
+                    std::string(name(self.kind())), self.size_bytes());
       });
   nb::class_<StridedBuffer>(module, "StridedBuffer", "Elements of another library that are not adjacent in memory.")
       .def_prop_ro("shape", [](const StridedBuffer& self) { return tuple_of(self.shape()); })

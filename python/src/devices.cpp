@@ -108,7 +108,7 @@ void add_device_class(nb::module_& module) {
       .def("allocate", [](const Device& self, std::size_t bytes) {
              const CallSite site = here();
              const Result<void*> made = without_gil([&] { return self.try_allocate(MemoryKind::device, bytes, {.site = site}); });
-             return reinterpret_cast<std::uintptr_t>(*made);
+             return reinterpret_cast<std::uintptr_t>(made.value());
            }, nb::arg("bytes"), "Allocate memory without an owner. Returns its address, for release().")
       .def("release", [](const Device& self, std::uintptr_t address) {
              const CallSite site = here();

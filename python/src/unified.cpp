@@ -493,7 +493,8 @@ void add_unified(nb::module_& module) {
       .def("__dlpack_device__", [](const DeviceArray& self) { return dlpack_device(exported_of(self).buffer); })
       .def_prop_ro("__cuda_array_interface__", [](const DeviceArray& self) { return cuda_array_interface(exported_of(self)); })
       .def("__repr__", [](const DeviceArray& self) {
-        return nb::str("DeviceArray(shape={}, dtype={}, device='{}')").format(tuple_of(self.shape), object_of_dtype(self.dtype), std::string(self.device.spec()));
+        return nb::str("DeviceArray(shape={}, dtype={}, device='{}', nbytes={})")
+            .format(tuple_of(self.shape), object_of_dtype(self.dtype), std::string(self.device.spec()), self.shape.byte_count(self.dtype));
       });
   module.def("unified_totals", [] { return statistics_of(unified_totals()); },
              "Return what all unified buffers of the process have copied.");
