@@ -28,6 +28,8 @@ RESULTS = {
     "fill": "typing.Self",
     "__enter__": "typing.Self",
     "HostLease.__enter__": ARRAY,
+    "ManagedHostLease.__enter__": ARRAY,
+    "histogram": "dict[int, int]",
     "handle": "int",
     "limit_bytes": "int | None",
     "site": "str | None",

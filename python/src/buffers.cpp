@@ -14,6 +14,9 @@
 #include "tern/buffer/copy.hpp"
 #include "tern/buffer/strided_buffer.hpp"
 
+TERN_RELEASE_HANDLE(tern::Buffer)
+TERN_RELEASE_HANDLE(tern::StridedBuffer)
+
 namespace tern::python {
 namespace {
 
@@ -21,14 +24,14 @@ MemoryKind kind_of(const std::string& text) {
   for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned, MemoryKind::managed}) {
     if (name(kind) == text) return kind;
   }
-  throw nb::value_error("kind is 'device', 'pinned' or 'managed'");
+  refuse_value("kind is 'device', 'pinned' or 'managed'");
 }
 
 Contents contents_of(const std::string& text) {
   if (text == "uninitialized") return Contents::uninitialized;
   if (text == "zero") return Contents::zero;
   if (text == "unspecified") return Contents::unspecified;
-  throw nb::value_error("contents is 'uninitialized', 'zero' or 'unspecified'");
+  refuse_value("contents is 'uninitialized', 'zero' or 'unspecified'");
 }
 
 Buffer make(nb::handle shape, nb::handle dtype, nb::handle device, const std::string& kind, const std::string& contents,
@@ -41,7 +44,8 @@ Buffer make(nb::handle shape, nb::handle dtype, nb::handle device, const std::st
   if (resource) options.resource = *resource;
   const Device on = resource && device.is_none() ? (*resource)->device() : device_of_object(device);
   const DType element = dtype.is_none() ? DType::f32 : dtype_of_object(dtype);
-  return Buffer::try_make(on, shape_of_object(shape), element, options).value();
+  const Shape extents = shape_of_object(shape);
+  return without_gil([&] { return Buffer::try_make(on, extents, element, options); }).value();
 }
 
 void copy_from(Buffer& self, nb::handle object, nb::handle stream) {
@@ -65,7 +69,21 @@ nb::object to_numpy(const Buffer& self) {
   const CallSite site = here();
   call_when_ready([&] { return is_ready(self.storage(), Access::read); },
                   [&] { return self.try_copy_to(address, self.size_bytes(), site); }).value();
+  check_launches(self.device().id());
   return array;
+}
+
+/// An independent buffer with the same elements, or without elements if there is no memory yet.
+Buffer copied(const Buffer& self) {
+  const CallSite site = here();
+  if (self.is_allocated() || self.size_bytes() == 0) {
+    return without_gil([&] { return self.try_clone(self.device().default_stream(), site); }).value();
+  }
+  StorageOptions options;
+  const bool is_special = self.kind() == MemoryKind::pinned || self.kind() == MemoryKind::managed;
+  options.kind = is_special ? self.kind() : MemoryKind::device;
+  options.site = site;
+  return without_gil([&] { return Buffer::try_make(self.device(), self.shape(), self.dtype(), options); }).value();
 }
 
 /// A NumPy array over the memory, if the host can use it. Waits for work that uses it.
@@ -83,13 +101,14 @@ nb::object array_of(const Buffer& self, bool is_read_only) {
     const auto access = without_gil([&] { return view.try_rw_host<std::byte>(site); }).value();
     address = access.data();
   }
+  check_launches(self.device().id());
   return array_over({self.storage(), address, self.shape(), self.dtype(), is_read_only});
 }
 
 /// The part of a buffer that an index or a slice of step 1 of the first dimension selects.
 Buffer part_of(const Buffer& self, nb::handle key) {
   const CallSite site = here();
-  if (self.shape().rank() == 0) throw nb::index_error("a 0-d buffer has no parts: use item()");
+  if (self.shape().rank() == 0) refuse_index("a 0-d buffer has no parts: use item()");
   const std::size_t rows = self.shape().extents()[0];
   const std::size_t row_bytes = rows == 0 ? 0 : self.size_bytes() / rows;
   std::vector<std::size_t> extents(self.shape().extents().begin(), self.shape().extents().end());
@@ -215,13 +234,14 @@ void add_buffers(nb::module_& module) {
            nb::arg("dtype"), "Return the same memory with another dtype.")
       .def("__getitem__", &part_of)
       .def("__len__", [](const Buffer& self) {
-        if (self.shape().rank() == 0) throw nb::type_error("a 0-d buffer has no length");
+        if (self.shape().rank() == 0) refuse_type("a 0-d buffer has no length");
         return self.shape().extents()[0];
       })
       .def("item", [](const Buffer& self) { return to_numpy(self).attr("item")(); }, "Return the only element.")
       .def("synchronize", [](const Buffer& self) {
              call_when_ready([&] { return is_ready(self.storage(), Access::discard); },
                              [&] { return self.try_synchronize(); }).value(here());
+             check_launches(self.device().id());
            }, "Wait until no stream uses the memory. Ctrl-C ends the wait.")
       .def("__dlpack__", [](const Buffer& self, nb::handle stream, nb::handle max_version, nb::handle dl_device, nb::handle copy) {
              return export_dlpack({self, self.storage() && self.storage()->is_read_only()}, stream, max_version, dl_device, copy);
@@ -232,13 +252,10 @@ void add_buffers(nb::module_& module) {
              const StreamRef stream = self.device().default_stream();
              return cuda_array_interface({self, self.storage() && self.storage()->is_read_only(), stream, false});
            })
-      .def("__copy__", [](const Buffer& self) { return self.try_clone(self.device().default_stream(), here()).value(); })
-      .def("__deepcopy__", [](const Buffer& self, nb::handle) {
-        return self.try_clone(self.device().default_stream(), here()).value();
-      })
-      .def("__reduce__", [](const Buffer&) -> nb::object {
-        throw nb::type_error("a Buffer is memory of this process. Pickle buffer.to_numpy() instead.");
-      })
+      .def("__reduce_ex__", [](nb::handle self, nb::handle) { return nb::module_::import_("ternmem._pickling").attr("reduce_buffer")(self); },
+           nb::arg("protocol"))
+      .def("__copy__", &copied)
+      .def("__deepcopy__", [](const Buffer& self, nb::handle) { return copied(self); }, nb::arg("memo"))
       .def("__repr__", [](const Buffer& self) {
         return nb::str("Buffer(shape={}, dtype={}, device='{}', kind='{}', nbytes={})")
             .format(tuple_of(self.shape()), object_of_dtype(self.dtype()), std::string(self.device().spec()),

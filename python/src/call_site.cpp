@@ -35,7 +35,8 @@ std::string attribute(PyObject* object, const char* name) {
 }
 
 bool is_of_package(std::string_view file) {
-  static const std::string folder = [] {
+  static constinit std::atomic<std::string*> kept = nullptr;
+  const std::string& folder = made_once(kept, [] {
     const nb::object package = nb::steal(PyImport_ImportModule("ternmem"));
     if (!package.is_valid()) {
       PyErr_Clear();
@@ -43,7 +44,7 @@ bool is_of_package(std::string_view file) {
     }
     std::string init = attribute(package.ptr(), "__file__");
     return init.substr(0, init.rfind('/') + 1);
-  }();
+  });
   // The tour is a program, and its reports name its own lines.
   return file.starts_with(folder) && file != folder + "tour.py";
 }

@@ -13,6 +13,9 @@
 #include "tern/backends/catalog.hpp"
 #include "tern/device/event.hpp"
 
+TERN_RELEASE_HANDLE(tern::Device)
+TERN_RELEASE_HANDLE(tern::Event)
+
 namespace tern::python {
 namespace {
 
@@ -49,7 +52,7 @@ Device device_of_number(std::int64_t number) {
 }
 
 nb::object open_handle(const PyStream& stream) {
-  return nb::int_(stream.get().try_native().value(here()).value);
+  return nb::int_(released([&] { return stream.get().try_native(); }).value(here()).value);
 }
 
 nb::list capabilities(const Device& device) {
@@ -75,7 +78,7 @@ void wait_for(Mark mark) {
   const CallSite site = here();
   for (;;) {
     Result<bool> done = without_gil([&] { return wait_for_a_while(mark); });
-    if (done.value(site)) return;
+    if (done.value(site)) return check_launches({}, mark.stream);
     if (PyErr_CheckSignals() != 0) nb::raise_python_error();
   }
 }
@@ -100,6 +103,8 @@ void add_device_class(nb::module_& module) {
                    "Whether the device is the host itself.")
       .def_prop_ro("id", [](const Device& self) { return self.id().value; },
                    "The number of the device in this process.")
+      .def_prop_ro("place", [](const Device& self) { return self.place().text(); },
+                   "The place of the device's memory, such as ``'device 1'``.")
       .def_prop_ro("capabilities", &capabilities, "The names of the optional features it has.")
       .def("can", &can, nb::arg("capability"), "Return whether the device has a capability.")
       .def("memory", [](const Device& self) {
@@ -116,6 +121,7 @@ void add_device_class(nb::module_& module) {
            }, nb::arg("address"), "Free memory of allocate(). No work may still use it.")
       .def("synchronize", [](const Device& self) {
              wait_for_device(self);
+             check_launches(self.id());
            }, "Wait until all work of the device is complete. Ctrl-C ends the wait.")
       .def_prop_ro("default_stream", [](const Device& self) { return PyStream(self); })
       .def("stream", [](const Device& self, const std::optional<std::string>& name, int priority) {
@@ -176,13 +182,15 @@ void add_device_class(nb::module_& module) {
 
 void add_order_classes(nb::module_& module) {
   module.def("copy_mark", [](const Device& device) {
-        const StreamRef stream = device.try_copy_stream().value(here());
+        const StreamRef stream = released([&] { return device.try_copy_stream(); }).value(here());
         return stream.try_mark().value(here());
       }, nb::arg("device"), "Return a mark for the copies that the library has queued on its own stream.");
   nb::class_<Mark>(module, "Mark",
                    "A point in the work of a stream. A mark costs nothing until someone waits for it.")
       .def_prop_ro("is_done", [](const Mark& self) {
-             return without_gil([&] { return Device::try_is_done(self); }).value(here());
+             const bool is_done = without_gil([&] { return Device::try_is_done(self); }).value(here());
+             if (is_done) check_launches({}, self.stream);
+             return is_done;
            })
       .def("wait", &wait_for, "Wait until the work up to the mark is complete. Ctrl-C ends the wait.")
       .def("__eq__", [](const Mark& self, nb::handle other) {
@@ -197,16 +205,16 @@ void add_order_classes(nb::module_& module) {
   nb::class_<Event>(module, "Event", "A driver event: to measure time, or to exchange order with code that uses events.")
       .def("__init__", [](Event* self, nb::handle device, bool timing) {
              const Device of = device_of_object(device);
-             new (self) Event((timing ? Event::try_make_timed(of) : Event::try_make(of)).value(here()));
+             new (self) Event(released([&] { return timing ? Event::try_make_timed(of) : Event::try_make(of); }).value(here()));
            }, nb::arg("device") = nb::none(), nb::kw_only(), nb::arg("timing") = false)
       .def_prop_ro("is_recorded", &Event::is_recorded)
-      .def_prop_ro("is_done", [](const Event& self) { return self.try_is_done().value(here()); })
+      .def_prop_ro("is_done", [](const Event& self) { return released([&] { return self.try_is_done(); }).value(here()); })
       .def_prop_ro("handle", [](const Event& self) { return self.native().value; })
       .def("synchronize", [](const Event& self) {
              call_when_ready([&] { return self.try_is_done(); }, [&] { return self.try_synchronize(); }).value(here());
            }, "Wait until the work up to the latest record is complete. Ctrl-C ends the wait.")
       .def("elapsed_ns", [](const Event& self, const Event& start) {
-             return self.try_elapsed_ns(start).value(here());
+             return released([&] { return self.try_elapsed_ns(start); }).value(here());
            }, nb::arg("start"), "Return the nanoseconds from another event to this one.");
   nb::class_<PyStream>(module, "Stream",
                        "A queue of work of a device. Work of one stream runs in order.\n\n"
@@ -293,7 +301,7 @@ Result<bool> wait_for_a_while(Mark mark) noexcept {
 PyStream::PyStream(const Device& device) : device_(device), ref_(device.default_stream()) {}
 
 PyStream::PyStream(const Device& device, const StreamOptions& options)
-    : device_(device), owned_(Stream::try_make(device, options).value(here())), ref_(owned_) {}
+    : device_(device), owned_(released([&] { return Stream::try_make(device, options); }).value(here())), ref_(owned_) {}
 
 PyStream::PyStream(nb::handle object, const Device& device) : device_(device) {
   if (nb::isinstance<PyStream>(object)) {
@@ -317,12 +325,14 @@ PyStream::PyStream(nb::handle object, const Device& device) : device_(device) {
     owner_ = nb::borrow(object);
   }
   if (!PyLong_Check(handle.ptr())) {
-    throw nb::type_error("a stream is a ternmem.Stream, a driver's handle, or an object with __cuda_stream__");
+    refuse_type("a stream is a ternmem.Stream, a driver's handle, or an object with __cuda_stream__");
   }
   const std::uintptr_t value = nb::cast<std::uintptr_t>(handle);
-  owned_ = Stream::try_borrow(device, NativeStream{value}).value(here());
+  owned_ = released([&] { return Stream::try_borrow(device, NativeStream{value}); }).value(here());
   ref_ = owned_;
 }
+
+PyStream::~PyStream() { release(owned_); }
 
 void PyStream::close() {
   Stream ended = std::move(owned_);
@@ -348,7 +358,7 @@ Device device_of_object(nb::handle object) {
     const std::string spec = nb::cast<std::string>(object);
     return without_gil([&] { return try_open_device(spec); }).value(here());
   }
-  if (!object.is_none()) throw nb::type_error("a device is a ternmem.Device or a spec such as 'cuda:0'");
+  if (!object.is_none()) refuse_type("a device is a ternmem.Device or a spec such as 'cuda:0'");
   {
     const std::lock_guard lock(current_mutex);
     if (current().is_open()) return current();

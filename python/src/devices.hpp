@@ -20,6 +20,10 @@ class PyStream {
   /// A stream of another library.
   PyStream(nb::handle object, const Device& device);
 
+  PyStream(PyStream&&) = default;
+  PyStream& operator=(PyStream&&) = default;
+  ~PyStream();
+
   [[nodiscard]] StreamRef get() const noexcept { return ref_; }
   [[nodiscard]] const Device& device() const noexcept { return device_; }
   [[nodiscard]] Stream take() noexcept { return std::move(owned_); }

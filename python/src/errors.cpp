@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 
 #include "support.hpp"
 
@@ -108,6 +109,10 @@ void raise_in_python(const Error& error) {
 
 }  // namespace
 
+void refuse_type(const char* text) { raise(Failure(ErrorCode::type_mismatch, "{what}.").with("what", text), here()); }
+void refuse_value(const char* text) { raise(Failure(ErrorCode::invalid_argument, "{what}.").with("what", text), here()); }
+void refuse_index(const char* text) { raise(Failure(ErrorCode::out_of_bounds, "{what}.").with("what", text), here()); }
+
 void add_errors(nb::module_& module) {
   error_class = PyErr_NewExceptionWithDoc(
       "ternmem.Error",
@@ -143,6 +148,9 @@ void add_errors(nb::module_& module) {
       std::rethrow_exception(thrown);
     } catch (const Error& error) {
       raise_in_python(error);
+    } catch (const std::bad_cast&) {
+      // An object of another library is not what its protocol says.
+      PyErr_SetString(classes[static_cast<std::size_t>(ErrorCode::type_mismatch)], "a value has another type than expected.");
     }
   });
 }

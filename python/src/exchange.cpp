@@ -14,7 +14,6 @@
 #include "devices.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/buffer/copy.hpp"
-#include "tern/buffer/foreign.hpp"
 #include "tern/interop/cuda_array_interface.hpp"
 #include "tern/interop/dlpack.hpp"
 
@@ -55,18 +54,18 @@ void release_legacy(PyObject* capsule) { release_unused<abi::DLManagedTensor>(ca
 bool wants_version(nb::handle max_version) {
   if (max_version.is_none()) return false;
   if (!nb::isinstance<nb::tuple>(max_version) || nb::len(max_version) != 2) {
-    throw nb::value_error("max_version is a tuple of two integers");
+    refuse_value("max_version is a tuple of two integers");
   }
   const nb::object major = max_version[0], minor = max_version[1];
   if (!PyLong_Check(major.ptr()) || !PyLong_Check(minor.ptr())) {
-    throw nb::value_error("max_version is a tuple of two integers");
+    refuse_value("max_version is a tuple of two integers");
   }
   return nb::cast<std::int64_t>(major) >= 1;
 }
 
 std::optional<bool> copy_of(nb::handle copy) {
   if (copy.is_none()) return {};
-  if (!PyBool_Check(copy.ptr())) throw nb::value_error("copy is True, False or None");
+  if (!PyBool_Check(copy.ptr())) refuse_value("copy is True, False or None");
   return copy.is(Py_True);
 }
 
@@ -80,11 +79,11 @@ struct Consumer {
 Consumer consumer_of(nb::handle stream, const abi::DLDevice& device, const Device& tern_device) {
   Consumer made;
   if (!stream.is_none() && (!PyLong_Check(stream.ptr()) || PyBool_Check(stream.ptr()))) {
-    throw nb::value_error("stream is None or an integer");
+    refuse_value("stream is None or an integer");
   }
   int overflow = 0;
   const long long number = stream.is_none() ? 0 : PyLong_AsLongLongAndOverflow(stream.ptr(), &overflow);
-  if (overflow != 0 || number < -1) throw nb::value_error("stream is None, -1, 1, 2 or a handle of the driver");
+  if (overflow != 0 || number < -1) refuse_value("stream is None, -1, 1, 2 or a handle of the driver");
   if (number == -1 && !stream.is_none()) {
     made.is_unordered = device.device_type != dl_cpu;
     return made;
@@ -92,7 +91,7 @@ Consumer consumer_of(nb::handle stream, const abi::DLDevice& device, const Devic
   switch (static_cast<int>(device.device_type)) {
     case dl_cpu:
     case dl_cuda_host:
-      if (!stream.is_none()) throw nb::value_error("memory of the host has no streams: pass stream=None");
+      if (!stream.is_none()) refuse_value("memory of the host has no streams: pass stream=None");
       return made;  // the host waits
     case dl_cuda_managed:
       if (stream.is_none()) return made;
@@ -103,7 +102,7 @@ Consumer consumer_of(nb::handle stream, const abi::DLDevice& device, const Devic
         return made;
       }
   }
-  if (number == 0) throw nb::value_error("stream 0 is ambiguous: pass 1 for the legacy default stream, or 2 for the per-thread one");
+  if (number == 0) refuse_value("stream 0 is ambiguous: pass 1 for the legacy default stream, or 2 for the per-thread one");
   if (number == 1) {
     made.stream = tern_device.default_stream();
     return made;
@@ -173,16 +172,16 @@ Device device_of_dlpack(int type, int number) {
 nb::object from_dlpack(nb::handle producer, nb::handle device, nb::handle copy) {
   const std::optional<bool> must_copy = copy_of(copy);
   if (!nb::hasattr(producer, "__dlpack__") || !nb::hasattr(producer, "__dlpack_device__")) {
-    throw nb::type_error("the object has no __dlpack__ and __dlpack_device__");
+    refuse_type("the object has no __dlpack__ and __dlpack_device__");
   }
   const nb::object place = producer.attr("__dlpack_device__")();
-  if (nb::len(place) != 2) throw nb::value_error("__dlpack_device__() did not return two integers");
+  if (nb::len(place) != 2) refuse_value("__dlpack_device__() did not return two integers");
   const int type = nb::cast<int>(nb::object(place[0].attr("__index__")()));
   const int number = nb::cast<int>(nb::object(place[1].attr("__index__")()));
   const Device source = nb::isinstance<Device>(device) && type == dl_ext ? nb::cast<Device>(device)
                                                                          : device_of_dlpack(type, number);
   const nb::object capsule = call_dlpack(producer, type);
-  if (PyCapsule_CheckExact(capsule.ptr()) == 0) throw nb::type_error("__dlpack__() did not return a capsule");
+  if (PyCapsule_CheckExact(capsule.ptr()) == 0) refuse_type("__dlpack__() did not return a capsule");
   const CallSite site = here();
   DlpackOptions options;
   options.site = site;
@@ -230,7 +229,7 @@ nb::object export_dlpack(const Exported& exported, nb::handle stream, nb::handle
   bool to_host = false;
   if (!dl_device.is_none()) {
     if (!nb::isinstance<nb::tuple>(dl_device) || nb::len(dl_device) != 2) {
-      throw nb::value_error("dl_device is a tuple of two integers");
+      refuse_value("dl_device is a tuple of two integers");
     }
     const int type = nb::cast<int>(nb::object(nb::object(dl_device[0]).attr("__index__")()));
     const int number = nb::cast<int>(nb::object(nb::object(dl_device[1]).attr("__index__")()));
@@ -328,7 +327,7 @@ nb::dict cuda_array_interface(const Exported& exported) {
   made["strides"] = nb::none();
   made["stream"] = nb::none();
   if (exported.after.id()) {
-    const std::uintptr_t handle = exported.after.try_native().value(site).value;
+    const std::uintptr_t handle = released([&] { return exported.after.try_native(); }).value(site).value;
     made["stream"] = handle == 0 ? std::uintptr_t{1} : handle;
   }
   return made;
@@ -341,9 +340,6 @@ void add_exchange(nb::module_& module) {
                                                   "An exchange needs a copy, and ``copy=False`` forbids it.", bases.ptr(), nullptr);
   if (copy_required_error == nullptr) nb::raise_python_error();
   module.attr("CopyRequiredError") = nb::handle(copy_required_error);
-  module.def("reclaim_deferred", [] { return without_gil([] { return reclaim_deferred(); }).bytes; },
-             "Free memory that other libraries have released, once no stream uses it. Returns the bytes that stay.\n\n"
-             "Allocations do the same on their way.");
   module.def("from_dlpack", &from_dlpack, nb::arg("x"), nb::kw_only(), nb::arg("device") = nb::none(),
              nb::arg("copy") = nb::none(),
              "Import a tensor of another library without a copy.\n\n"

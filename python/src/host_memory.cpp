@@ -2,6 +2,8 @@
 
 #include <utility>
 
+TERN_RELEASE_HANDLE(tern::python::HostMemory)
+
 namespace tern::python {
 namespace {
 
@@ -41,8 +43,8 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
 PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
 
 PyObject* asarray() {
-  static PyObject* const function = nb::object(numpy().attr("asarray")).release().ptr();
-  return function;
+  static constinit std::atomic<PyObject**> kept = nullptr;
+  return made_once(kept, [] { return nb::object(numpy().attr("asarray")).release().ptr(); });
 }
 
 }  // namespace

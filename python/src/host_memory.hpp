@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "support.hpp"
@@ -20,6 +21,7 @@ struct HostMemory {
   DType dtype = DType::void_;
   bool is_read_only = false;
   std::vector<Py_ssize_t> extents = {}, strides = {};  // in bytes, made for the buffer protocol
+  std::shared_ptr<void> owner = {};                    // of the memory, if it is not the storage
 };
 
 void add_host_memory(nb::module_& module);

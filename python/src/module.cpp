@@ -1,6 +1,7 @@
 #include <cstdlib>
 
 #include "interrupts.hpp"
+#include "owner.hpp"
 #include "support.hpp"
 #include "tern/core/version.hpp"
 
@@ -31,4 +32,11 @@ NB_MODULE(_core, module) {
   add_buffers(module);
   add_unified(module);
   add_simulation(module);
+  add_managed(module);
+  add_hints(module);
+  add_kernels(module);
+  add_tables(module);
+  add_audit(module);
+  add_arrays(module);
+  add_owner(module);
 }

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 
 #include <memory>
+#include <vector>
 
 #include "support.hpp"
 #include "tern/memory/budget.hpp"
@@ -21,14 +22,19 @@ MemoryKind kind_of(const std::string& text) {
   for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned, MemoryKind::managed}) {
     if (name(kind) == text) return kind;
   }
-  throw nb::value_error("kind is 'device', 'pinned' or 'managed'");
+  refuse_value("kind is 'device', 'pinned' or 'managed'");
 }
 
 Overflow overflow_of(const std::string& text) {
   for (const Overflow one : {Overflow::fail, Overflow::wait, Overflow::evict, Overflow::spill}) {
     if (name(one) == text) return one;
   }
-  throw nb::value_error("overflow is 'fail', 'wait', 'evict' or 'spill'");
+  refuse_value("overflow is 'fail', 'wait', 'evict' or 'spill'");
+}
+
+nb::object site_or_none(const CallSite& site) {
+  if (!site.is_known()) return nb::none();
+  return nb::str("{}:{}").format(site.file, site.line);
 }
 
 nb::dict statistics_of(const Statistics& statistics) {
@@ -52,7 +58,7 @@ void add_resources(nb::module_& module) {
   nb::class_<Resource>(module, "Resource", "Where memory comes from.")
       .def_prop_ro("device", [](const Resource& self) { return self.device(); })
       .def_prop_ro("name", [](const Resource& self) { return std::string(self.name()); })
-      .def_prop_ro("statistics", [](const Resource& self) { return statistics_of(self.statistics()); },
+      .def_prop_ro("statistics", [](const Resource& self) { return statistics_of(released([&] { return self.statistics(); })); },
                    "Bytes in use and held, and counts of allocations.")
       .def("trim", [](Resource& self, std::size_t keep_bytes) {
              return without_gil([&] { return self.trim(keep_bytes); });
@@ -71,7 +77,7 @@ void add_resources(nb::module_& module) {
            }), nb::arg("device") = nb::none(), nb::kw_only(), nb::arg("limit_bytes") = 0, nb::arg("initial_bytes") = 0,
            nb::arg("kind") = "device")
       .def_prop_ro("pool_statistics", [](const PoolResource& self) {
-        const PoolStatistics one = self.pool_statistics();
+        const PoolStatistics one = released([&] { return self.pool_statistics(); });
         nb::dict made;
         made["live_bytes"] = one.live_bytes;
         made["cached_bytes"] = one.cached_bytes;
@@ -116,23 +122,50 @@ void add_resources(nb::module_& module) {
       .def(nb::new_([](std::shared_ptr<Resource> upstream, std::shared_ptr<Budget> budget) {
              return std::make_shared<BudgetResource>(std::move(upstream), std::move(budget));
            }), nb::arg("upstream"), nb::arg("budget"));
-  nb::class_<TrackingResource, Resource>(module, "TrackingResource", "Knows each live block of another resource, and the line that made it.")
-      .def(nb::new_([](std::shared_ptr<Resource> upstream) {
-             return std::make_shared<TrackingResource>(std::move(upstream));
-           }), nb::arg("upstream"))
-      .def_prop_ro("live_blocks", [](const TrackingResource& self) {
-        nb::list made;
-        for (const LiveBlock& one : without_gil([&] { return self.live_blocks(); })) {
-          nb::dict entry;
-          entry["bytes"] = one.requested_bytes;
-          entry["tag"] = std::string(one.tag.name());
-          entry["site"] = one.site.is_known() ? nb::object(nb::str("{}:{}").format(one.site.file, one.site.line)) : nb::none();
-          made.append(entry);
-        }
-        return made;
-      }, "The live blocks, oldest first: their bytes, their tag and the line that allocated them.")
-      .def("leak_report", [](const TrackingResource& self) { return without_gil([&] { return self.leak_report(); }); },
-           "Return the live blocks by tag and line as text, or 'no live blocks'.");
+  nb::class_<TrackingResource, Resource>(module, "TrackingResource", "Knows each live block of another resource, and the line that made it.\n\n"
+                                         "Parameters\n----------\nupstream : Resource\n"
+                                         "check_overlap : bool\n    Check that no new block overlaps a live one.")
+      .def(nb::new_([](std::shared_ptr<Resource> upstream, bool check_overlap) {
+             return std::make_shared<TrackingResource>(std::move(upstream), TrackingOptions{.check_overlap = check_overlap});
+           }), nb::arg("upstream"), nb::kw_only(), nb::arg("check_overlap") = false)
+      .def("live_blocks", [](const TrackingResource& self) {
+             const std::vector<LiveBlock> blocks = released([&] { return self.live_blocks(); });
+             nb::list made;
+             for (const LiveBlock& one : blocks) {
+               nb::dict entry;
+               entry["address"] = reinterpret_cast<std::uintptr_t>(one.block.address);
+               entry["bytes"] = one.requested_bytes;
+               entry["tag"] = std::string(one.tag.name());
+               entry["site"] = site_or_none(one.site);
+               entry["order"] = one.order;
+               made.append(entry);
+             }
+             return made;
+           }, "Return the live blocks as a list of dicts, oldest first.")
+      .def("tag_totals", [](const TrackingResource& self) {
+             const std::vector<TagTotal> totals = released([&] { return self.tag_totals(); });
+             nb::dict made;
+             for (const TagTotal& one : totals) {
+               nb::dict entry;
+               entry["live_bytes"] = one.live_bytes;
+               entry["live_blocks"] = one.live_blocks;
+               entry["peak_live_bytes"] = one.peak_live_bytes;
+               entry["allocations"] = one.allocations;
+               made[nb::str(std::string(one.tag.name()).c_str())] = entry;
+             }
+             return made;
+           }, "Return one snapshot of all tags that were ever used, by tag, the largest first.")
+      .def("histogram", [](const TrackingResource& self) {
+             const SizeHistogram histogram = released([&] { return self.histogram(); });
+             nb::dict made;
+             for (std::size_t i = 0; i < SizeHistogram::bucket_count; ++i) {
+               if (histogram.counts[i] > 0) made[nb::int_(SizeHistogram::bound_bytes(i))] = histogram.counts[i];
+             }
+             return made;
+           }, "Return how many allocations were of up to that many bytes, by the upper bound of their size class.")
+      .def("leak_report", [](const TrackingResource& self) { return released([&] { return self.leak_report(); }); },
+           "Return the live blocks by tag and line as text.")
+      .def("__str__", [](const TrackingResource& self) { return released([&] { return self.text(); }); });
   module.def("default_resource", [](nb::handle device, const std::string& kind) {
         const Device on = device_of_object(device);
         return without_gil([&] { return try_default_resource(on, kind_of(kind)); }).value(here());

@@ -19,12 +19,12 @@ Value choice(const std::string& text, const char* what, const std::array<std::pa
     if (text == name) return value;
     known += known.empty() ? name : std::string(", ") + name;
   }
-  throw nb::value_error((std::string(what) + " is one of: " + known).c_str());
+  refuse_value((std::string(what) + " is one of: " + known).c_str());
 }
 
 sim::Options options_of(std::uint64_t seed, const std::string& schedule, const std::string& mode, const std::string& reuse,
                         const std::string& faults, const std::string& profile, std::optional<std::size_t> memory_bytes,
-                        bool print_findings, bool per_thread_host) {
+                        bool print_findings, bool per_thread_host, bool strict_kernels) {
   using sim::Mode, sim::Policy, sim::Reuse;
   sim::Options options;
   options.seed = seed;
@@ -40,6 +40,7 @@ sim::Options options_of(std::uint64_t seed, const std::string& schedule, const s
   options.memory_bytes = memory_bytes;
   options.print_findings = print_findings;
   options.per_thread_host = per_thread_host;
+  options.strict_kernels = strict_kernels;
   return options;
 }
 
@@ -68,11 +69,13 @@ void add_simulation(nb::module_& module) {
       .def("__repr__", [](const Finding& self) { return nb::str("Finding('{}': {})").format(code_text(self.code), self.what); });
   sim.def("open", [](std::uint64_t seed, const std::string& schedule, const std::string& mode, const std::string& reuse,
                      const std::string& faults, const std::string& profile, std::optional<std::size_t> memory_bytes,
-                     bool print_findings, bool per_thread_host) {
-        return sim::open(options_of(seed, schedule, mode, reuse, faults, profile, memory_bytes, print_findings, per_thread_host));
+                     bool print_findings, bool per_thread_host, bool strict_kernels) {
+        const sim::Options options =
+            options_of(seed, schedule, mode, reuse, faults, profile, memory_bytes, print_findings, per_thread_host, strict_kernels);
+        return released([&] { return sim::open(options); });
       }, nb::kw_only(), nb::arg("seed") = 0, nb::arg("schedule") = "mix", nb::arg("mode") = "raise", nb::arg("reuse") = "hostile",
       nb::arg("faults") = "", nb::arg("profile") = "", nb::arg("memory_bytes") = nb::none(), nb::arg("print_findings") = true,
-      nb::arg("per_thread_host") = false,
+      nb::arg("per_thread_host") = false, nb::arg("strict_kernels") = false,
       "Open a new simulated device.\n\n"
       "Parameters\n----------\n"
       "seed : int\n    Determines every choice of the device.\n"
@@ -81,20 +84,23 @@ void add_simulation(nb::module_& module) {
       "reuse : {'hostile', 'friendly'}\n    Which freed memory the simulated driver reuses.\n"
       "faults : str\n    The fault plan, such as ``allocate#3=oom``.\n"
       "profile : str\n    The simulated hardware: ``h200``, ``small`` or the path of a profile.\n"
-      "memory_bytes : int, optional\n    Device memory.");
-  sim.def("findings", [](const Device& device) { return objects_of(sim::findings(device)); }, nb::arg("device"),
+      "memory_bytes : int, optional\n    Device memory.\n"
+      "strict_kernels : bool\n    Whether the checker finds what a kernel touches and did not declare.");
+  sim.def("findings", [](const Device& device) { return objects_of(released([&] { return sim::findings(device); })); }, nb::arg("device"),
           "Return what the checker has found so far.");
-  sim.def("leaks", [](const Device& device) { return objects_of(sim::leaks(device)); }, nb::arg("device"),
+  sim.def("leaks", [](const Device& device) { return objects_of(released([&] { return sim::leaks(device); })); }, nb::arg("device"),
           "Return the live allocations as findings.");
-  sim.def("set_faults", [](const Device& device, const std::string& plan) { sim::set_faults(device, plan); }, nb::arg("device"),
+  sim.def("set_faults", [](const Device& device, const std::string& plan) { released([&] { sim::set_faults(device, plan); }); }, nb::arg("device"),
           nb::arg("plan"), "Replace the fault plan.");
-  sim.def("calls", [](const Device& device, const std::string& what) { return sim::calls(device, what); }, nb::arg("device"),
+  sim.def("calls", [](const Device& device, const std::string& what) { return released([&] { return sim::calls(device, what); }); }, nb::arg("device"),
           nb::arg("fault_class"), "Return the number of calls of a class, such as ``copy``.");
-  sim.def("trace_hash", [](const Device& device) { return sim::trace_hash(device); }, nb::arg("device"),
+  sim.def("migrated_bytes", [](const Device& device) { return released([&] { return sim::migrated_bytes(device); }); }, nb::arg("device"),
+          "Return how many bytes of managed memory had to migrate so far, in either direction.");
+  sim.def("trace_hash", [](const Device& device) { return released([&] { return sim::trace_hash(device); }); }, nb::arg("device"),
           "Return a hash of everything that happened. Equal runs have equal hashes.");
-  sim.def("hold", [](const PyStream& stream) { return sim::hold(stream.get()); }, nb::arg("stream"),
+  sim.def("hold", [](const PyStream& stream) { return released([&] { return sim::hold(stream.get()); }); }, nb::arg("stream"),
           "Hold a stream at this point. Returns a number for resume().");
-  sim.def("resume", [](const Device& device, std::uint64_t hold) { sim::resume(device, hold); }, nb::arg("device"), nb::arg("hold"),
+  sim.def("resume", [](const Device& device, std::uint64_t hold) { released([&] { sim::resume(device, hold); }); }, nb::arg("device"), nb::arg("hold"),
           "End a hold.");
 }
 

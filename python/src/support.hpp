@@ -4,12 +4,16 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "interpreter_lock.hpp"
+#include "launches.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
 #include "tern/core/error.hpp"
@@ -32,16 +36,80 @@ void add_buffers(nb::module_& module);
 void add_unified(nb::module_& module);
 void add_exchange(nb::module_& module);
 void add_simulation(nb::module_& module);
+void add_managed(nb::module_& module);
+void add_hints(nb::module_& module);
+void add_kernels(nb::module_& module);
+void add_tables(nb::module_& module);
+void add_audit(nb::module_& module);
+void add_arrays(nb::module_& module);
 
 /// Returns the line of Python code that called into the module. Frames of the package itself are
 /// skipped. The strings of the result are never freed; a process has one copy of each.
 [[nodiscard]] CallSite here() noexcept;
 
-/// Runs the body without the global interpreter lock. The body must not touch Python objects.
+/// Raises an error that is both ternmem.Error and TypeError, ValueError or IndexError.
+[[noreturn]] void refuse_type(const char* text);
+[[noreturn]] void refuse_value(const char* text);
+[[noreturn]] void refuse_index(const char* text);
+
+/// Runs the body without the global interpreter lock, and raises nothing. For queries and destructors:
+/// a kernel that is a Python function runs inside of locks of the library and waits for the
+/// interpreter lock, so no thread may wait for a lock of the library while it holds that of Python.
 template <class Body>
-decltype(auto) without_gil(Body&& body) {
-  const LockReleased released;
-  return std::forward<Body>(body)();
+auto released(Body&& body) {
+  const LockReleased lock;
+  return body();
+}
+
+/// Runs the body without the global interpreter lock. The body must not touch Python objects. Raises
+/// the exception of a Python kernel that this thread has launched and that failed in the meantime.
+template <class Body>
+auto without_gil(Body&& body) {
+  if constexpr (std::is_void_v<decltype(body())>) {
+    {
+      const LockReleased released;
+      body();
+    }
+    check_launches();
+  } else {
+    auto result = [&] {
+      const LockReleased released;
+      return body();
+    }();
+    check_launches();
+    return result;
+  }
+}
+
+/// Releases a handle: without the interpreter lock, and not inside of a kernel. The handle has no
+/// Python objects in it.
+template <class Handle>
+void release(Handle& handle) noexcept {
+  if (is_in_kernel) {
+    keep_handle(std::make_shared<Handle>(std::move(handle)));
+  } else {
+    released([&] { const Handle ended(std::move(handle)); });
+  }
+}
+
+/// Objects of this type are destroyed by release(). Use it before the type is bound.
+#define TERN_RELEASE_HANDLE(Type)                                           \
+  template <>                                                               \
+  inline void nanobind::detail::wrap_destruct<Type>(void* value) noexcept { \
+    tern::python::release(*static_cast<Type*>(value));                      \
+    std::destroy_at(static_cast<Type*>(value));                             \
+  }
+
+/// Returns an object that is made once and never freed. Unlike the initialization of a static
+/// variable, making it may release the interpreter lock: threads that meet here do not wait for each
+/// other, and the object of the first one that is done stays.
+template <class Made, class Make>
+Made& made_once(std::atomic<Made*>& kept, Make&& make) {
+  if (Made* const known = kept.load(std::memory_order_acquire)) return *known;
+  auto* const fresh = new Made(make());
+  Made* other = nullptr;
+  if (kept.compare_exchange_strong(other, fresh, std::memory_order_acq_rel)) return *fresh;
+  return *other;
 }
 
 // --- Arguments

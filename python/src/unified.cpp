@@ -13,6 +13,8 @@
 #include "exchange.hpp"
 #include "interrupts.hpp"
 
+TERN_RELEASE_HANDLE(tern::python::DeviceArray)
+
 namespace tern::python {
 namespace {
 
@@ -37,7 +39,11 @@ class PyHostLease {
     const RawUnified& raw = unified().raw();
     lease_ = open_in_turns(wait, how_long, [&] { return is_ready(raw, access); },
                            [&](LeaseWait turn) { return raw.open_host(access, turn, site); });
+    check_launches(raw.device().id());
   }
+
+  PyHostLease(PyHostLease&&) = default;
+  ~PyHostLease() { release(lease_); }
 
   [[nodiscard]] nb::object array() {
     if (!array_.is_valid()) {
@@ -91,6 +97,9 @@ class PyDeviceLease {
                            [&](LeaseWait turn) { return raw.open_device(access, stream_.get(), turn, site); });
   }
 
+  PyDeviceLease(PyDeviceLease&&) = default;
+  ~PyDeviceLease() { release(lease_); }
+
   [[nodiscard]] DeviceArray array() const {
     return unified().device_array(lease_, stream_.get(), access_ == Access::read);
   }
@@ -119,7 +128,7 @@ Pinned pinned_of(nb::handle value) {
   if (value.is(Py_True)) return Pinned::required;
   if (value.is(Py_False)) return Pinned::never;
   if (nb::isinstance<nb::str>(value) && nb::cast<std::string>(value) == "prefer") return Pinned::prefer;
-  throw nb::value_error("pinned is True, False or 'prefer'");
+  refuse_value("pinned is True, False or 'prefer'");
 }
 
 UnifiedOptions options_of(nb::handle device, nb::handle pinned, const std::optional<std::string>& tag,
@@ -137,7 +146,7 @@ UnifiedOptions options_of(nb::handle device, nb::handle pinned, const std::optio
 
 void copy_from(const PyUnified& self, nb::handle object) {
   const RawUnified& raw = self.raw();
-  const Shape shape = raw.shape();
+  const Shape shape = released([&] { return raw.shape(); });
   const nb::object elements = elements_of(object, raw.dtype(), &shape);
   const void* const address = address_of(elements);
   const CallSite site = here();
@@ -146,11 +155,12 @@ void copy_from(const PyUnified& self, nb::handle object) {
 
 nb::object to_numpy(const PyUnified& self) {
   const RawUnified& raw = self.raw();
-  nb::object array = numpy().attr("empty")(tuple_of(raw.shape()), object_of_dtype(raw.dtype()));
+  nb::object array = numpy().attr("empty")(tuple_of(released([&] { return raw.shape(); })), object_of_dtype(raw.dtype()));
   void* const address = address_of(array);
   const CallSite site = here();
   call_when_ready([&] { return is_ready(raw, Access::read); },
                   [&] { return raw.try_copy_to(address, raw.size_bytes(), site); }).value();
+  check_launches(raw.device().id());
   return array;
 }
 
@@ -164,7 +174,7 @@ nb::object asarray(PyUnified& self, nb::handle dtype, nb::handle copy) {
   if (dtype.is_none()) return array;
   const nb::object wanted = numpy().attr("dtype")(dtype);
   if (array.attr("dtype").equal(wanted)) return array;
-  if (copy.is(Py_False)) throw nb::value_error("another dtype needs a copy, and copy=False forbids it");
+  if (copy.is(Py_False)) refuse_value("another dtype needs a copy, and copy=False forbids it");
   return array.attr("astype")(wanted);
 }
 
@@ -190,7 +200,8 @@ nb::dict statistics_of(const UnifiedStatistics& statistics) {
 
 nb::list transfers_of(const PyUnified& self) {
   nb::list made;
-  for (const Transfer& one : self.raw().transfers()) {
+  const std::vector<Transfer> transfers = released([&] { return self.raw().transfers(); });
+  for (const Transfer& one : transfers) {
     nb::dict entry;
     entry["from"] = one.from.text();
     entry["to"] = one.to.text();
@@ -203,7 +214,7 @@ nb::list transfers_of(const PyUnified& self) {
 }
 
 Exported exported_of(const DeviceArray& self) {
-  return {Buffer::try_over(self.storage, 0, self.shape, self.dtype, here()).value(), self.is_read_only, self.stream, true};
+  return {Buffer::try_over(self.storage, self.offset_bytes, self.shape, self.dtype, here()).value(), self.is_read_only, self.stream, true};
 }
 
 using Unified = nb::class_<PyUnified>;
@@ -247,10 +258,12 @@ void add_lease_classes(nb::module_& module) {
 }  // namespace
 
 PyUnified::PyUnified(Shape shape, DType dtype, const UnifiedOptions& options)
-    : raw_(RawUnified::try_make(std::move(shape), dtype, size_bytes(dtype), options).value()) {}
+    : raw_(without_gil([&] { return RawUnified::try_make(std::move(shape), dtype, size_bytes(dtype), options); }).value()) {}
+
+PyUnified::~PyUnified() { release(raw_); }
 
 BufferState PyUnified::state() const noexcept {
-  const BufferState state = raw_.state(0, raw_.size_bytes());
+  const BufferState state = released([&] { return raw_.state(0, raw_.size_bytes()); });
   // The other side takes part although it has no copy yet.
   if (state == BufferState::host_only && !is_device_dropped_) return BufferState::host_dirty;
   if (state == BufferState::device_only && !is_host_dropped_) return BufferState::device_dirty;
@@ -258,7 +271,8 @@ BufferState PyUnified::state() const noexcept {
 }
 
 nb::object PyUnified::host_array(const RawLease& lease, bool is_read_only) const {
-  return array_over({raw_.storage_of(Place::host()), lease.address(), raw_.shape(), raw_.dtype(), is_read_only});
+  const auto [storage, shape] = released([&] { return std::pair(raw_.storage_of(Place::host()), raw_.shape()); });
+  return array_over({storage, lease.address(), shape, raw_.dtype(), is_read_only});
 }
 
 DeviceArray PyUnified::device_array(const RawLease& lease, StreamRef stream, bool is_read_only) const {
@@ -266,20 +280,22 @@ DeviceArray PyUnified::device_array(const RawLease& lease, StreamRef stream, boo
     raise(Failure(ErrorCode::not_allocated, "the lease is closed. Open a new one.").with("id", std::uint64_t{0}), here());
   }
   const Device device = stream.device();
-  return {raw_.storage_of(device.place()), device, lease.address(), raw_.shape(), raw_.dtype(), is_read_only, stream};
+  const auto [storage, shape] = released([&] { return std::pair(raw_.storage_of(device.place()), raw_.shape()); });
+  return {storage, device, lease.address(), shape, raw_.dtype(), is_read_only, stream};
 }
 
 nb::object PyUnified::host() {
   const CallSite site = here();
-  const RawLease lease = call_when_ready([&] { return is_ready(raw_, Access::read_write); },
+  RawLease lease = call_when_ready([&] { return is_ready(raw_, Access::read_write); },
                                          [&] { return raw_.open_host(Access::read_write, LeaseWait::never(), site); });
   is_host_dropped_ = false;
-  const StorageHandle storage = raw_.storage_of(Place::host());
+  const StorageHandle storage = released([&] { return raw_.storage_of(Place::host()); });
   const StorageId id = storage ? storage->id() : StorageId{};
   if (!host_array_.is_valid() || id != host_array_storage_) {
     host_array_ = host_array(lease, false);
     host_array_storage_ = id;
   }
+  released([&] { lease.close(); });
   return host_array_;
 }
 
@@ -293,10 +309,11 @@ nb::object PyUnified::device() {
     if (host_array_.is_valid()) return host_array_;
     const BufferState before = state();
     if (before == BufferState::uninitialized) return host();
-    const RawLease lease = without_gil([&] { return raw_.open_host(Access::read, LeaseWait::never(), site); });
-    const StorageHandle storage = raw_.storage_of(Place::host());
+    RawLease lease = without_gil([&] { return raw_.open_host(Access::read, LeaseWait::never(), site); });
+    const StorageHandle storage = released([&] { return raw_.storage_of(Place::host()); });
     host_array_ = host_array(lease, false);
     host_array_storage_ = storage ? storage->id() : StorageId{};
+    released([&] { lease.close(); });
     return host_array_;
   }
   is_device_dropped_ = false;
@@ -305,31 +322,34 @@ nb::object PyUnified::device() {
   } else {
     without_gil([&] { return raw_.try_sync_to_device(site); }).value();
   }
-  const StorageHandle storage = raw_.storage_of(raw_.device().place());
+  const StorageHandle storage = released([&] { return raw_.storage_of(raw_.device().place()); });
   void* const address = storage ? storage->first_byte() : nullptr;
   return nb::cast(DeviceArray{storage, raw_.device(), address, raw_.shape(), raw_.dtype(), false, {}});
 }
 
 nb::object PyUnified::read_array() {
   const CallSite site = here();
-  const RawLease lease = call_when_ready([&] { return is_ready(raw_, Access::read); },
+  RawLease lease = call_when_ready([&] { return is_ready(raw_, Access::read); },
                                          [&] { return raw_.open_host(Access::read, LeaseWait::never(), site); });
-  return host_array(lease, true);
+  check_launches(raw_.device().id());
+  nb::object array = host_array(lease, true);
+  released([&] { lease.close(); });
+  return array;
 }
 
 void PyUnified::allocate(bool host, bool device) {
   const CallSite site = here();
-  const bool is_written = raw_.state(0, raw_.size_bytes()) != BufferState::uninitialized;
+  const bool is_written = released([&] { return raw_.state(0, raw_.size_bytes()); }) != BufferState::uninitialized;
   const Access access = is_written ? Access::read : Access::discard;
-  if (host && !raw_.has_copy(Place::host())) {
+  if (host && !released([&] { return raw_.has_copy(Place::host()); })) {
     RawLease lease = without_gil([&] { return raw_.open_host(access, LeaseWait::never(), site); });
-    if (!is_written) lease.commit(0);
+    released([&] { is_written ? lease.close() : lease.commit(0); });
     is_host_dropped_ = false;
   }
-  if (device && !raw_.has_copy(raw_.device().place())) {
+  if (device && !released([&] { return raw_.has_copy(raw_.device().place()); })) {
     const StreamRef stream = raw_.device().default_stream();
     RawLease lease = without_gil([&] { return raw_.open_device(access, stream, LeaseWait::never(), site); });
-    if (!is_written) lease.commit(0);
+    released([&] { is_written ? lease.close() : lease.commit(0); });
     is_device_dropped_ = false;
   }
 }
@@ -372,7 +392,7 @@ void add_unified(nb::module_& module) {
            }, nb::arg("shape"), nb::arg("dtype") = nb::none(), nb::kw_only(), nb::arg("pinned") = nb::bool_(false),
            nb::arg("device") = nb::none(), nb::arg("tag") = nb::none(), nb::arg("checked") = nb::none());
   // --- Queries: they move nothing.
-  type.def_prop_ro("shape", [](const PyUnified& self) { return tuple_of(self.raw().shape()); });
+  type.def_prop_ro("shape", [](const PyUnified& self) { return tuple_of(released([&] { return self.raw().shape(); })); });
   type.def_prop_ro("dtype", [](const PyUnified& self) { return object_of_dtype(self.raw().dtype()); });
   type.def_prop_ro("nbytes", [](const PyUnified& self) { return self.raw().size_bytes(); });
   type.def_prop_ro("size", [](const PyUnified& self) {
@@ -382,22 +402,23 @@ void add_unified(nb::module_& module) {
   type.def_prop_ro("_state", [](const PyUnified& self) { return static_cast<int>(self.state()); });
   type.def_prop_ro("default_device", [](const PyUnified& self) { return self.raw().device(); });
   type.def_prop_ro("tag", [](const PyUnified& self) { return std::string(self.raw().tag().name()); });
-  type.def_prop_ro("is_pinned", [](const PyUnified& self) { return self.raw().is_pinned(); },
+  type.def_prop_ro("is_pinned", [](const PyUnified& self) { return released([&] { return self.raw().is_pinned(); }); },
                    "Whether the host copy is page-locked; False before there is one.");
   type.def_prop_ro("is_allocated", [](const PyUnified& self) {
-    return self.raw().has_copy(Place::host()) || self.raw().has_copy(self.raw().device().place());
+    return released([&] { return self.raw().has_copy(Place::host()) || self.raw().has_copy(self.raw().device().place()); });
   });
-  type.def_prop_ro("statistics", [](const PyUnified& self) { return statistics_of(self.raw().statistics()); },
+  type.def_prop_ro("statistics", [](const PyUnified& self) { return statistics_of(released([&] { return self.raw().statistics(); })); },
                    "What the buffer has copied so far.");
   type.def_prop_ro("transfers", &transfers_of, "The latest 64 transfers, oldest first.");
   type.def("valid_places", [](const PyUnified& self) {
              std::vector<std::string> made;
-             for (const Place place : self.raw().valid_places(0, self.raw().size_bytes())) made.push_back(place.text());
+             const std::vector<Place> places = released([&] { return self.raw().valid_places(0, self.raw().size_bytes()); });
+             for (const Place place : places) made.push_back(place.text());
              return made;
            }, "Return the places in which every element is up to date.");
   type.def("__len__", [](const PyUnified& self) {
     const Shape shape = self.raw().shape();
-    if (shape.rank() == 0) throw nb::type_error("a 0-d buffer has no length");
+    if (shape.rank() == 0) refuse_type("a 0-d buffer has no length");
     return shape.extents()[0];
   });
   // --- The two sides
@@ -435,8 +456,11 @@ void add_unified(nb::module_& module) {
            }, "Bring the device copy up to date.");
   type.def("sync_to_host", [](const PyUnified& self) {
              const CallSite site = here();
-             static_cast<void>(call_when_ready([&] { return is_ready(self.raw(), Access::read); },
-                                               [&] { return self.raw().open_host(Access::read, LeaseWait::never(), site); }));
+             call_when_ready([&] { return is_ready(self.raw(), Access::read); }, [&] {
+               static_cast<void>(self.raw().open_host(Access::read, LeaseWait::never(), site));
+               return true;
+             });
+             check_launches(self.raw().device().id());
            }, "Bring the host copy up to date.");
   type.def("mark_host_dirty", [](const PyUnified& self) {
              const CallSite site = here();
@@ -473,6 +497,7 @@ void add_unified(nb::module_& module) {
   type.def("wait", [](const PyUnified& self) {
              const CallSite site = here();
              call_when_ready([&] { return is_unused(self.raw()); }, [&] { return self.raw().try_synchronize(site); }).value();
+             check_launches(self.raw().device().id());
            }, "Wait until no stream uses memory of the buffer. Ctrl-C ends the wait.");
   type.def("compare", [](const PyUnified& self) {
              const CallSite site = here();

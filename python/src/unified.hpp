@@ -21,12 +21,17 @@ struct DeviceArray {
   bool is_read_only = false;
   /// Work on the memory is ordered after this stream; empty if nothing is pending.
   StreamRef stream = {};
+  /// The offset of the first element in the storage.
+  std::size_t offset_bytes = 0;
 };
 
 class PyUnified {
  public:
   PyUnified(Shape shape, DType dtype, const UnifiedOptions& options);
   explicit PyUnified(RawUnified raw) : raw_(std::move(raw)) {}
+
+  PyUnified(PyUnified&&) = default;
+  ~PyUnified();
 
   [[nodiscard]] const RawUnified& raw() const noexcept { return raw_; }
   [[nodiscard]] BufferState state() const noexcept;

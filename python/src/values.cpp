@@ -90,8 +90,8 @@ struct Dtypes {
 };
 
 Dtypes& dtypes() {
-  static auto& made = *new Dtypes;
-  return made;
+  static constinit std::atomic<Dtypes*> kept = nullptr;
+  return made_once(kept, [] { return Dtypes(); });
 }
 
 [[noreturn]] void refuse_dtype(nb::handle object, const char* why) {

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from . import _core, _waiting
+from ._pickling import device_of
 from .errors import UnsupportedError
 
 
@@ -131,11 +132,7 @@ class UnifiedBuffer(_core.UnifiedBuffer):
 
 
 def _restore(cls: type[UnifiedBuffer], shape: tuple[int, ...], dtype: Any, spec: str, elements: Any) -> UnifiedBuffer:
-    try:
-        device = _core.open_device(spec)
-    except ValueError:  # the process that reads the pickle may have other devices
-        device = _core.current_device()
-    made = cls(shape, dtype, device=device)
+    made = cls(shape, dtype, device=device_of(spec))
     if elements is not None:
         made.copy_from(elements)
     return made

@@ -37,7 +37,7 @@ def no_leaks() -> Iterator[None]:
     for device, resource in tracked:
         device.synchronize()
         tern.reclaim_deferred()
-        if resource.live_blocks:
+        if resource.live_blocks():
             leaked.append(f"{device.spec}: {resource.leak_report()}")
     assert not leaked, "\n".join(leaked)
 

@@ -229,7 +229,7 @@ def test_ctrl_c_ends_a_wait(wait: str) -> None:
 def test_a_tracking_resource_names_the_line_of_a_leak() -> None:
     resource = tern.TrackingResource(tern.Pool("sim", limit_bytes=4 << 20))
     kept = tern.Buffer(100, resource=resource, tag="kept").allocate()
-    (block,) = resource.live_blocks
+    (block,) = resource.live_blocks()
     assert block["bytes"] == 400
     assert block["tag"] == "kept"
     assert str(block["site"]).startswith(__file__)

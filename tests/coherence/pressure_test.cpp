@@ -92,6 +92,17 @@ TEST_F(Pressed, LeasedEscapedKeptAndClaimedCopiesStay) {
   EXPECT_TRUE(is_there(leased) && is_there(escaped));
 }
 
+TEST_F(Pressed, CopiesWhoseStorageIsKeptStay) {
+  const UnifiedBuffer<int> oldest = clean("oldest"), second = clean("second"), third = clean();
+  StorageHandle kept = oldest.raw().storage_of(device.place());
+  const UnifiedBuffer<int> more = dirty();
+  EXPECT_TRUE(is_there(oldest));
+  EXPECT_FALSE(is_there(second));
+  kept = {};
+  const UnifiedBuffer<int> last = dirty();
+  EXPECT_FALSE(is_there(oldest));
+}
+
 TEST_F(Pressed, CopiesThatAnotherThreadHasLeasedStay) {
   const UnifiedBuffer<int> a = dirty(1), b = dirty(2), c = dirty(3);
   DeviceLease<const int> theirs;

@@ -21,6 +21,7 @@
 #include "tern/memory/budget_resource.hpp"
 #include "tern/memory/default_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
+#include "tern/memory/pool_resource.hpp"
 
 namespace tern::test {
 namespace {
@@ -230,6 +231,84 @@ TEST_F(Unified, ResizesWithOrWithoutItsBytes) {
   EXPECT_FALSE(buffer.has_copy(Place::host()));
   refused(buffer.try_resize_keep(max_request_bytes), ErrorCode::size_overflow);
   EXPECT_EQ(buffer.size(), 20u);
+}
+
+// --- Memory that outlives its copy
+
+/// The host copy as code that keeps an address after its lease has it.
+struct KeptArray {
+  StorageHandle storage;
+  const int* data = nullptr;
+
+  explicit KeptArray(const UnifiedBuffer<int>& buffer) {
+    const HostLease<const int> lease = buffer.read_host();
+    storage = buffer.raw().storage_of(Place::host());
+    data = lease.data();
+  }
+  [[nodiscard]] std::vector<int> elements(std::size_t count) const { return {data, data + count}; }
+};
+
+TEST_F(Unified, ACopyThatIsNotThereHasNoStorage) {
+  const UnifiedBuffer<int> buffer = make(10);
+  EXPECT_FALSE(buffer.raw().storage_of(Place::host()));
+  EXPECT_FALSE(buffer.raw().storage_of(device.place()));
+  EXPECT_FALSE(RawUnified().storage_of(Place::host()));
+  const UnifiedBuffer<int> none = make(0);
+  EXPECT_FALSE(none.raw().storage_of(Place::host()));
+}
+
+TEST_F(Unified, AStorageKeepsItsBytesAfterADrop) {
+  UnifiedBuffer<int> buffer = make(1000);
+  buffer.copy_from(counting(1000));
+  const KeptArray kept(buffer);
+  buffer.drop_host();
+  EXPECT_FALSE(buffer.has_copy(Place::host()));
+  EXPECT_EQ(kept.elements(1000), counting(1000));
+  // The next access gets other memory, so writes on either side do not meet.
+  EXPECT_EQ(buffer.to_vector(), counting(1000));
+  buffer.fill(7);
+  EXPECT_NE(buffer.raw().storage_of(Place::host()), kept.storage);
+  EXPECT_EQ(kept.elements(1000), counting(1000));
+}
+
+TEST_F(Unified, AStorageKeepsItsBytesAfterAFreeAResizeAndTheEnd) {
+  UnifiedBuffer<int> freed = make(1000), resized = make(1000);
+  std::optional<UnifiedBuffer<int>> ended = make(1000);
+  for (UnifiedBuffer<int>* one : {&freed, &resized, &*ended}) one->copy_from(counting(1000));
+  const KeptArray a(freed), b(resized), c(*ended);
+  freed.free();
+  resized.resize_keep(5000);
+  ended.reset();
+  std::vector<UnifiedBuffer<int>> others;
+  for (int i = 0; i < 20; ++i) others.emplace_back(make(1000)).fill(-1);
+  for (const KeptArray* kept : {&a, &b, &c}) EXPECT_EQ(kept->elements(1000), counting(1000));
+  EXPECT_EQ(resized.slice(0, 1000).to_vector(), counting(1000));
+}
+
+TEST_F(Unified, AStorageOfADeviceKeepsItsBytesToo) {
+  UnifiedBuffer<int> buffer = make(1000);
+  write_on_device(buffer, s, 7);
+  StorageHandle kept = buffer.raw().storage_of(device.place());
+  const void* const address = kept->first_byte();
+  buffer.drop_device();
+  std::vector<UnifiedBuffer<int>> others;
+  for (int i = 0; i < 20; ++i) write_on_device(others.emplace_back(make(1000)), s, -1);
+  std::vector<int> read(1000);
+  s.copy(read.data(), address, 4000);
+  s.synchronize();
+  EXPECT_EQ(read, std::vector<int>(1000, 7));
+  EXPECT_EQ(buffer.to_vector(), std::vector<int>(1000, 7));
+}
+
+TEST_F(Unified, KeptMemoryStaysChargedUntilItsLastHandle) {
+  const auto pool = std::make_shared<PoolResource>(device);
+  UnifiedBuffer<int> buffer = make(1000, {.resources = {pool}});
+  write_on_device(buffer, s, 7);
+  StorageHandle kept = buffer.raw().storage_of(device.place());
+  buffer.drop_device();
+  EXPECT_EQ(pool->statistics().live_blocks, 1u);
+  kept = {};
+  EXPECT_EQ(pool->statistics().live_blocks, 0u);
 }
 
 // --- Pointers that leave

@@ -4,6 +4,8 @@ import collections.abc
 import typing
 
 import numpy.typing as npt
+from collections.abc import Sequence
+
 from ternmem._core import sim as sim
 
 
@@ -48,6 +50,10 @@ class Device:
     @property
     def id(self) -> int:
         """The number of the device in this process."""
+
+    @property
+    def place(self) -> str:
+        """The place of the device's memory, such as ``'device 1'``."""
 
     @property
     def capabilities(self) -> list[str]:
@@ -227,13 +233,6 @@ class Stream:
 
     def __repr__(self) -> str: ...
 
-def reclaim_deferred() -> int:
-    """
-    Free memory that other libraries have released, once no stream uses it. Returns the bytes that stay.
-
-    Allocations do the same on their way.
-    """
-
 def from_dlpack(x: object, *, device: object | None = None, copy: object | None = None) -> Buffer | StridedBuffer:
     """
     Import a tensor of another library without a copy.
@@ -321,18 +320,35 @@ class BudgetResource(Resource):
     def __init__(self, upstream: Resource, budget: Budget) -> None: ...
 
 class TrackingResource(Resource):
-    """Knows each live block of another resource, and the line that made it."""
+    """
+    Knows each live block of another resource, and the line that made it.
 
-    def __init__(self, upstream: Resource) -> None: ...
+    Parameters
+    ----------
+    upstream : Resource
+    check_overlap : bool
+        Check that no new block overlaps a live one.
+    """
 
-    @property
+    def __init__(self, upstream: Resource, *, check_overlap: bool = False) -> None: ...
+
     def live_blocks(self) -> list[typing.Any]:
+        """Return the live blocks as a list of dicts, oldest first."""
+
+    def tag_totals(self) -> dict[str, typing.Any]:
         """
-        The live blocks, oldest first: their bytes, their tag and the line that allocated them.
+        Return one snapshot of all tags that were ever used, by tag, the largest first.
+        """
+
+    def histogram(self) -> dict[int, int]:
+        """
+        Return how many allocations were of up to that many bytes, by the upper bound of their size class.
         """
 
     def leak_report(self) -> str:
-        """Return the live blocks by tag and line as text, or 'no live blocks'."""
+        """Return the live blocks by tag and line as text."""
+
+    def __str__(self) -> str: ...
 
 def default_resource(device: object | None = None, kind: str = 'device') -> Resource:
     """Return the resource that buffers use where none is named."""
@@ -450,11 +466,11 @@ class Buffer:
     @property
     def __cuda_array_interface__(self) -> dict[str, typing.Any]: ...
 
+    def __reduce_ex__(self, protocol: object) -> typing.Any: ...
+
     def __copy__(self) -> Buffer: ...
 
-    def __deepcopy__(self, arg: object, /) -> Buffer: ...
-
-    def __reduce__(self) -> typing.Any: ...
+    def __deepcopy__(self, memo: object) -> Buffer: ...
 
     def __repr__(self) -> str: ...
 
@@ -709,6 +725,1405 @@ class DeviceArray:
 
 def unified_totals() -> dict[str, typing.Any]:
     """Return what all unified buffers of the process have copied."""
+
+class ManagedHostLease:
+    """
+    An open access of the host to a ManagedBuffer. In a ``with`` statement it gives a NumPy array.
+
+    The array stays valid memory after the lease; it is read-only then.
+    """
+
+    @property
+    def array(self) -> npt.NDArray[typing.Any]:
+        """
+        The array of the lease. Raises NotAllocatedError if the lease is closed.
+        """
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the lease is open."""
+
+    def close(self) -> None:
+        """Close the lease. A second call does nothing."""
+
+    def __enter__(self) -> npt.NDArray[typing.Any]: ...
+
+    def __exit__(self, type: object | None = None, value: object | None = None, traceback: object | None = None) -> None: ...
+
+class ManagedDeviceLease:
+    """
+    An open access of a stream to a ManagedBuffer. In a ``with`` statement it gives a DeviceArray.
+
+    Work that is submitted to the stream while the lease is open may use the memory. Closing
+    the lease does not wait for that work; later uses do.
+    """
+
+    @property
+    def array(self) -> DeviceArray:
+        """
+        The array of the lease. Raises NotAllocatedError if the lease is closed.
+        """
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the lease is open."""
+
+    def close(self) -> None:
+        """Close the lease. A second call does nothing."""
+
+    def __enter__(self) -> DeviceArray: ...
+
+    def __exit__(self, type: object | None = None, value: object | None = None, traceback: object | None = None) -> None: ...
+
+class ManagedBuffer:
+    """
+    An array at one address, for the host and for devices. The driver moves its pages to the
+    processor that touches them.
+
+    Leases order the uses and copy nothing. Memory is allocated on first use.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+    dtype : dtype-like, default float32
+    device : Device or str, optional
+        By default the current device. Raises UnsupportedError if the device has no managed memory.
+    tag : str, optional
+        A name for reports.
+    resource : Resource, optional
+        Where the memory comes from: a resource of managed memory.
+    checked : bool, optional
+        Whether conflicting host leases raise AccessConflictError; by default as TERN_CHECKED says.
+    """
+
+    def __init__(self, shape: object, dtype: object | None = None, device: object | None = None, *, tag: str | None = None, resource: Resource | None = None, checked: bool | None = None) -> None: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of elements along each axis."""
+
+    @property
+    def dtype(self) -> typing.Any:
+        """The type of an element."""
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes."""
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether there is memory yet."""
+
+    @property
+    def host_waits_for_device(self) -> bool:
+        """
+        Whether a host lease waits for all work of the device, and not only for uses of this buffer.
+        """
+
+    @property
+    def buffer(self) -> Buffer:
+        """The same memory as a Buffer, for copies, kernels and exchange."""
+
+    def __len__(self) -> int: ...
+
+    def slice(self, first: object, count: object) -> ManagedBuffer:
+        """
+        Return elements [first, first + count) of the same memory.
+
+        Parameters
+        ----------
+        first : int
+        count : int
+
+        Returns
+        -------
+        ManagedBuffer
+            One-dimensional.
+        """
+
+    def hints(self, *, strict: bool = False) -> Hints:
+        """
+        Return an object that tells the driver how the memory will be used.
+
+        Parameters
+        ----------
+        strict : bool
+            Raise UnsupportedError for a hint that the device does not support, instead of skipping it.
+
+        Returns
+        -------
+        Hints
+        """
+
+    def read_host(self) -> ManagedHostLease:
+        """
+        Open a lease of the host for reading. Waits for the writes of streams.
+
+        Returns
+        -------
+        ManagedHostLease
+        """
+
+    def rw_host(self) -> ManagedHostLease:
+        """
+        Open a lease of the host for reading and writing. Waits for the uses of streams.
+
+        Returns
+        -------
+        ManagedHostLease
+        """
+
+    def discard_host(self) -> ManagedHostLease:
+        """
+        Open a lease of the host that overwrites all elements.
+
+        Returns
+        -------
+        ManagedHostLease
+        """
+
+    def read_device(self, stream: object | None = None) -> ManagedDeviceLease:
+        """
+        Open a lease for work on a stream that reads.
+
+        Parameters
+        ----------
+        stream : Stream, optional
+            By default the default stream of the device.
+
+        Returns
+        -------
+        ManagedDeviceLease
+        """
+
+    def rw_device(self, stream: object | None = None) -> ManagedDeviceLease:
+        """
+        Open a lease for work on a stream that reads and writes.
+
+        Parameters
+        ----------
+        stream : Stream, optional
+            By default the default stream of the device.
+
+        Returns
+        -------
+        ManagedDeviceLease
+        """
+
+    def discard_device(self, stream: object | None = None) -> ManagedDeviceLease:
+        """
+        Open a lease for work on a stream that overwrites all elements.
+
+        Parameters
+        ----------
+        stream : Stream, optional
+            By default the default stream of the device.
+
+        Returns
+        -------
+        ManagedDeviceLease
+        """
+
+    def fill(self, value: object, stream: object | None = None) -> ManagedBuffer:
+        """Set every element, in stream order. Returns the buffer."""
+
+    def copy_from(self, array: object) -> None:
+        """
+        Copy elements of the same shape in; NumPy's same-kind casts are allowed.
+        """
+
+    def to_numpy(self) -> npt.NDArray[typing.Any]:
+        """Return an independent NumPy array with the elements."""
+
+    def synchronize(self) -> None:
+        """Wait until no stream uses the memory."""
+
+    def __array__(self, dtype: object | None = None, copy: object | None = None) -> npt.NDArray[typing.Any]: ...
+
+    def __getitem__(self, arg: object, /) -> typing.Any: ...
+
+    def __setitem__(self, arg0: object, arg1: object, /) -> None: ...
+
+    def __dlpack__(self, *, stream: object | None = None, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> typing.Any: ...
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, typing.Any]: ...
+
+    def __reduce_ex__(self, protocol: object) -> typing.Any: ...
+
+    def __copy__(self) -> ManagedBuffer: ...
+
+    def __deepcopy__(self, memo: object) -> ManagedBuffer: ...
+
+    def __repr__(self) -> str: ...
+
+class MigrationPolicy:
+    """
+    Where pages of managed memory should be, and which places keep them mapped.
+
+    An immutable value. Make one with a static method and apply it with :meth:`Hints.apply`.
+    A place is ``'host'``, ``'host numa 1'``, a Device, or the spec of a device.
+    """
+
+    def __init__(self) -> None: ...
+
+    @staticmethod
+    def none() -> MigrationPolicy:
+        """
+        Return the driver's own policy: pages move to the processor that touches them.
+        """
+
+    @staticmethod
+    def read_mostly() -> MigrationPolicy:
+        """Return a policy that lets every reader have a copy of a page."""
+
+    @staticmethod
+    def prefer_device(device: object) -> MigrationPolicy:
+        """Return a policy that keeps pages on a device."""
+
+    @staticmethod
+    def prefer_host() -> MigrationPolicy:
+        """Return a policy that keeps pages on the host."""
+
+    @staticmethod
+    def prefer_host_numa(node: object) -> MigrationPolicy:
+        """Return a policy that keeps pages on one NUMA node of the host."""
+
+    @staticmethod
+    def prefer_host_numa_current() -> MigrationPolicy:
+        """
+        Return a policy that keeps pages on the NUMA node of the thread that applies it.
+        """
+
+    def accessed_by(self, place: object) -> MigrationPolicy:
+        """Return this policy with one more place that keeps the pages mapped."""
+
+    @property
+    def is_default(self) -> bool:
+        """Whether applying the policy does nothing."""
+
+    @property
+    def is_read_mostly(self) -> bool:
+        """Whether every reader may have a copy of a page."""
+
+    @property
+    def preferred(self) -> typing.Any:
+        """The place where pages should stay, or None."""
+
+    @property
+    def accessors(self) -> list[str]:
+        """The places that keep the pages mapped."""
+
+    def __eq__(self, arg: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __str__(self) -> str: ...
+
+    def __repr__(self) -> str: ...
+
+class HintRange:
+    """The bytes that a hint is about, and those that share their pages."""
+
+    def __init__(self, offset_bytes: object, bytes: object) -> None: ...
+
+    @property
+    def offset_bytes(self) -> int:
+        """The first byte."""
+
+    @property
+    def bytes(self) -> int:
+        """The number of bytes."""
+
+    @property
+    def before_bytes(self) -> int:
+        """How many bytes before the range the hint affects too."""
+
+    @property
+    def after_bytes(self) -> int:
+        """How many bytes after the range the hint affects too."""
+
+    def __eq__(self, arg: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+class HintReport:
+    """What became of a hint."""
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the hint reached the driver."""
+
+    @property
+    def skipped(self) -> typing.Any:
+        """Why the hint did not reach the driver, as a sentence; None if it did."""
+
+    @property
+    def range(self) -> HintRange:
+        """The bytes that the hint is about."""
+
+    @property
+    def moved_bytes(self) -> int | None:
+        """The bytes that move, for a unified buffer; None for managed memory."""
+
+    def __repr__(self) -> str: ...
+
+class ManagedInfo:
+    """The settings of managed memory that the driver reports."""
+
+    @property
+    def is_read_mostly(self) -> bool:
+        """Whether every reader may have a copy of a page."""
+
+    @property
+    def accessed_by(self) -> list[str]:
+        """The places that keep the pages mapped."""
+
+    @property
+    def preferred(self) -> typing.Any:
+        """The preferred place, or None."""
+
+    @property
+    def last_prefetch(self) -> typing.Any:
+        """The place of the last prefetch, or None."""
+
+    @property
+    def is_read_mostly_mixed(self) -> bool:
+        """Whether parts of the range differ in is_read_mostly."""
+
+    @property
+    def is_preferred_mixed(self) -> bool:
+        """Whether parts of the range differ in preferred."""
+
+    @property
+    def is_accessed_by_mixed(self) -> bool:
+        """Whether parts of the range differ in accessed_by."""
+
+    @property
+    def is_last_prefetch_mixed(self) -> bool:
+        """Whether parts of the range differ in last_prefetch."""
+
+    def __repr__(self) -> str: ...
+
+class HintUndo:
+    """
+    The settings from before a policy was applied. In a ``with`` statement they are restored at the end.
+    """
+
+    @property
+    def report(self) -> HintReport:
+        """What the policy did."""
+
+    def restore(self) -> None:
+        """Restore the settings that the policy has changed."""
+
+    def __enter__(self) -> HintUndo: ...
+
+    def __exit__(self, *args: object) -> None: ...
+
+class Hints:
+    """
+    Tells the driver how managed memory will be used.
+
+    A hint covers the whole buffer, or the bytes of ``range``: a tuple (offset_bytes, bytes). Drivers
+    apply hints to whole pages. A hint that the device does not support is skipped, and the report
+    says why.
+
+    Parameters
+    ----------
+    buffer : ManagedBuffer or Buffer
+        The memory, which stays allocated as long as this object.
+    strict : bool
+        Raise UnsupportedError for a hint that the device does not support.
+    """
+
+    def __init__(self, buffer: object, *, strict: bool = False) -> None: ...
+
+    @staticmethod
+    def over(device: object, address: int, bytes: object, owner: object | None, *, strict: bool = False) -> Hints:
+        """
+        Return hints on managed memory of another library.
+
+        Parameters
+        ----------
+        device : Device or str
+        address : int
+        bytes : int
+        owner : object
+            Keeps the memory alive. The hints hold a reference to it.
+        strict : bool
+        """
+
+    @property
+    def buffer(self) -> Buffer:
+        """The memory as a Buffer."""
+
+    @property
+    def strict(self) -> bool:
+        """Whether unsupported hints raise."""
+
+    def effective_range(self, range: object | None = None) -> HintRange:
+        """
+        Return the bytes that a hint on the range would affect. Allocates the memory.
+        """
+
+    def set_read_mostly(self, range: object | None = None) -> HintReport:
+        """Let every reader have a copy of a page."""
+
+    def unset_read_mostly(self, range: object | None = None) -> HintReport:
+        """Take read-mostly back."""
+
+    def set_preferred_location(self, place: object, range: object | None = None) -> HintReport:
+        """Keep the pages in a place."""
+
+    def unset_preferred_location(self, range: object | None = None) -> HintReport:
+        """Take the preferred place back."""
+
+    def set_accessed_by(self, place: object, range: object | None = None) -> HintReport:
+        """Keep the pages mapped for a place."""
+
+    def unset_accessed_by(self, place: object, range: object | None = None) -> HintReport:
+        """Take the mapping of a place back."""
+
+    def apply(self, policy: MigrationPolicy, range: object | None = None, *, place: object | None = None) -> HintUndo:
+        """
+        Apply a policy, all of it or nothing.
+
+        Parameters
+        ----------
+        policy : MigrationPolicy
+        range : tuple of int, optional
+        place : str or Device, optional
+            Raise DeviceMismatchError if the policy prefers another place.
+
+        Returns
+        -------
+        HintUndo
+            Restores the settings from before.
+        """
+
+    def query(self, range: object | None = None) -> ManagedInfo:
+        """
+        Return the settings that the driver reports. Raises UnsupportedError on a device without advice.
+        """
+
+    def prefetch(self, place: object, stream: object | None = None, range: object | None = None) -> HintReport:
+        """Move the pages to a place, in stream order. Returns a HintReport."""
+
+    def discard(self, stream: object | None = None, range: object | None = None) -> HintReport:
+        """
+        Say that the bytes are no longer needed: they count as never written. Returns a HintReport.
+        """
+
+    def discard_prefetch(self, place: object, stream: object | None = None, range: object | None = None) -> HintReport:
+        """
+        Discard the bytes and move the empty pages to a place. Returns a HintReport.
+        """
+
+class PrefetchPlan:
+    """
+    A list of memory and the places that it should move to. Made once, executed any number of times.
+    """
+
+    def __init__(self) -> None: ...
+
+    class Report:
+        """What an execution did, counted in entries."""
+
+        @property
+        def sent(self) -> int:
+            """Entries that were sent."""
+
+        @property
+        def skipped(self) -> int:
+            """
+            Entries of which nothing had to move, or that the device does not support.
+            """
+
+        @property
+        def bytes(self) -> int:
+            """Bytes sent, and for unified buffers bytes that move."""
+
+        def __repr__(self) -> str: ...
+
+    def add(self, memory: object, place: object, range: object | None = None) -> PrefetchPlan:
+        """
+        Add an entry. If it fails, the plan stays as it was.
+
+        Parameters
+        ----------
+        memory : ManagedBuffer, Buffer or UnifiedBuffer
+        place : str or Device
+        range : tuple of int, optional
+            (offset_bytes, bytes); by default all bytes.
+
+        Returns
+        -------
+        PrefetchPlan
+            The plan itself.
+        """
+
+    def __len__(self) -> int: ...
+
+    @property
+    def entries(self) -> list[str]:
+        """One line of text for each entry, in the order of adding."""
+
+    def merged(self) -> PrefetchPlan:
+        """Return an equivalent plan with as few entries as possible."""
+
+    @property
+    def peaks(self) -> dict[str, typing.Any]:
+        """
+        The largest number of bytes that the plan has at each place at one time, by place.
+        """
+
+    def check(self, place: object, budget: Budget) -> int:
+        """
+        Return the peak at a place, or raise OutOfBudgetError if it does not fit into the budget.
+        """
+
+    def execute(self, stream: object | None = None, *, strict: bool = False) -> PrefetchPlan.Report:
+        """
+        Queue all prefetches.
+
+        Parameters
+        ----------
+        stream : Stream or list of Stream, optional
+            One stream, or one for each device.
+        strict : bool
+            Raise UnsupportedError for an entry that the device does not support.
+
+        Returns
+        -------
+        PrefetchPlan.Report
+        """
+
+    def __str__(self) -> str: ...
+
+    def __repr__(self) -> str: ...
+
+class Use:
+    """
+    Memory together with what a kernel does to it. Made by :func:`in_`, :func:`out` and :func:`inout`.
+    """
+
+    @property
+    def memory(self) -> typing.Any:
+        """The Buffer, UnifiedBuffer or ManagedBuffer."""
+
+    @property
+    def access(self) -> str:
+        """``'in_'``, ``'out'`` or ``'inout'``."""
+
+    def __repr__(self) -> str: ...
+
+def in_(memory: object) -> Use:
+    """
+    Declare that a kernel reads the memory.
+
+    Parameters
+    ----------
+    memory : Buffer, Array, UnifiedBuffer or ManagedBuffer
+
+    Returns
+    -------
+    Use
+    """
+
+def out(memory: object) -> Use:
+    """
+    Declare that a kernel overwrites all of the memory and reads none of it.
+
+    Parameters
+    ----------
+    memory : Buffer, Array, UnifiedBuffer or ManagedBuffer
+
+    Returns
+    -------
+    Use
+    """
+
+def inout(memory: object) -> Use:
+    """
+    Declare that a kernel reads and writes the memory, or writes a part of it.
+
+    Parameters
+    ----------
+    memory : Buffer, Array, UnifiedBuffer or ManagedBuffer
+
+    Returns
+    -------
+    Use
+    """
+
+class Elements:
+    """
+    The size of a launch with one thread for each element. Made by :func:`elements`.
+    """
+
+    @property
+    def count(self) -> int:
+        """The number of elements."""
+
+    @property
+    def block_threads(self) -> int:
+        """Threads of a block; 0 for a number that suits the kernel."""
+
+def elements(count: object, block_threads: object = 0) -> Elements:
+    """
+    Return the size of a launch with one thread for each element.
+
+    The last block may have more threads than elements are left, so pass the count to the kernel too.
+
+    Parameters
+    ----------
+    count : int
+    block_threads : int
+        0 uses a number that suits the kernel.
+
+    Returns
+    -------
+    Elements
+    """
+
+class LaunchSize:
+    """
+    The grid and block sizes of a launch.
+
+    Parameters
+    ----------
+    grid : int or tuple of int
+        Blocks along up to three axes.
+    block : int or tuple of int
+        Threads of a block along up to three axes.
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    """
+
+    def __init__(self, grid: object, block: object, shared_bytes: object = 0) -> None: ...
+
+    @property
+    def grid(self) -> tuple[typing.Any, ...]:
+        """Blocks along each axis."""
+
+    @property
+    def block(self) -> tuple[typing.Any, ...]:
+        """Threads of a block along each axis."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+
+    def __repr__(self) -> str: ...
+
+class Kernel:
+    """
+    Code that runs on a device. Each launch declares what the kernel does with its arguments.
+
+    Make one with :meth:`from_function`, :meth:`from_source` or :meth:`from_image`.
+    """
+
+    @staticmethod
+    def from_function(device: object, function: object, name: str | None = None) -> Kernel:
+        """
+        Make a kernel of a Python function, for the host and for simulated devices.
+
+        One call does the whole launch. The function gets a NumPy array for each declared memory, read-only for
+        :func:`in_`, and all other arguments as they were passed. It must not call the device.
+
+        If the function raises, the exception is raised by the next call of the launching thread that waits, or by a
+        call of another thread that waits for the stream or reads memory of the device.
+
+        Parameters
+        ----------
+        device : Device or str
+        function : callable
+        name : str, optional
+            By default the name of the function.
+
+        Returns
+        -------
+        Kernel
+        """
+
+    @staticmethod
+    def from_source(device: object, text: str, entry: str, options: str = '') -> Kernel:
+        """
+        Compile a kernel: OpenCL C on OpenCL devices, CUDA C++ on CUDA devices.
+
+        Parameters
+        ----------
+        device : Device or str
+        text : str
+        entry : str
+            The name of the kernel in the text.
+        options : str
+            Options of the device's compiler.
+
+        Returns
+        -------
+        Kernel
+        """
+
+    @staticmethod
+    def from_image(device: object, image: object, entry: str) -> Kernel:
+        """
+        Load a kernel from PTX or a cubin.
+
+        Parameters
+        ----------
+        device : Device or str
+        image : bytes or str
+        entry : str
+
+        Returns
+        -------
+        Kernel
+        """
+
+    @property
+    def name(self) -> str:
+        """The name, for reports."""
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+
+    @property
+    def info(self) -> dict[str, typing.Any]:
+        """What the device knows about the parameters."""
+
+    def launch(self, stream: object | None, size: object, *arguments: object) -> Mark:
+        """
+        Launch the kernel in stream order, after the work that its declared uses need.
+
+        Parameters
+        ----------
+        stream : Stream or None
+            None means the default stream of the device.
+        size : int, Elements or LaunchSize
+            An integer means elements(n).
+        *arguments
+            Memory as in_(x), out(x) or inout(x). Values of compiled kernels are NumPy scalars.
+
+        Returns
+        -------
+        Mark
+            The end of the launch.
+        """
+
+    def __repr__(self) -> str: ...
+
+def fence_to(theirs: Stream, ours: Stream) -> None:
+    """Make later work on ``theirs`` wait for all work on ``ours`` so far."""
+
+def fence_from(theirs: Stream, ours: Stream) -> None:
+    """Make later work on ``ours`` wait for all work on ``theirs`` so far."""
+
+class LogicalType:
+    """
+    What the values of a column mean: numbers, booleans, times or texts.
+
+    Parameters
+    ----------
+    kind : str or dtype-like
+        A name such as ``'i32'``, ``'bool'``, ``'utf8'`` or ``'date32'``, or a dtype of NumPy.
+    """
+
+    def __init__(self, kind: object) -> None: ...
+
+    @staticmethod
+    def time(unit: str) -> LogicalType:
+        """Return the type of a time of day. The unit is 's', 'ms', 'us' or 'ns'."""
+
+    @staticmethod
+    def timestamp(unit: str, zone: str = '') -> LogicalType:
+        """Return the type of a time since 1970, in UTC if a zone is given."""
+
+    @staticmethod
+    def duration(unit: str) -> LogicalType:
+        """Return the type of a duration."""
+
+    @property
+    def kind(self) -> str:
+        """The name of the kind."""
+
+    @property
+    def unit(self) -> str:
+        """The unit of time."""
+
+    @property
+    def zone(self) -> str:
+        """The time zone, or an empty text."""
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether values have different lengths."""
+
+    @property
+    def dtype(self) -> typing.Any:
+        """The dtype of the elements in memory."""
+
+    def __eq__(self, arg: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __str__(self) -> str: ...
+
+    def __repr__(self) -> str: ...
+
+class Field:
+    """
+    One field of a schema.
+
+    Parameters
+    ----------
+    name : str
+    type : LogicalType, str or dtype-like
+    nullable : bool
+    metadata : dict of str, optional
+    """
+
+    def __init__(self, name: str, type: object, nullable: bool = True, metadata: object | None = None) -> None: ...
+
+    @property
+    def name(self) -> str:
+        """The name."""
+
+    @property
+    def type(self) -> LogicalType:
+        """The type of the values."""
+
+    @property
+    def nullable(self) -> bool:
+        """Whether values may be missing."""
+
+    @property
+    def metadata(self) -> dict[str, typing.Any]:
+        """The metadata, as a new dict."""
+
+    def __arrow_c_schema__(self) -> typing.Any:
+        """Export the field to another library."""
+
+    def __eq__(self, arg: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+class Schema:
+    """
+    The fields of a table in order.
+
+    Parameters
+    ----------
+    fields : list of Field, list of (name, type), or an object with ``__arrow_c_schema__``
+    metadata : dict of str, optional
+    """
+
+    def __init__(self, fields: object, metadata: object | None = None) -> None: ...
+
+    @property
+    def fields(self) -> list[Field]:
+        """The fields."""
+
+    @property
+    def names(self) -> list[typing.Any]:
+        """The names of the fields."""
+
+    @property
+    def metadata(self) -> dict[str, typing.Any]:
+        """The metadata, as a new dict."""
+
+    def __len__(self) -> int: ...
+
+    def check_match(self, wanted: object, *, allows_sign_change: bool = False, allows_symbol_as_number: bool = False) -> None:
+        """
+        Raise an error that names the field, unless data of this schema can be used as data of the schema ``wanted``.
+        """
+
+    def __arrow_c_schema__(self) -> typing.Any:
+        """Export the schema to another library."""
+
+    def __eq__(self, arg: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+class Column:
+    """
+    Values of one type in memory of one device. Values may be missing.
+
+    Parameters
+    ----------
+    values : array-like or list
+        Numbers, booleans, times, or str, bytes and None. They are copied to the device.
+    type : LogicalType, str or dtype-like, optional
+        By default as the values say.
+    device : Device or str, optional
+    valid : array-like of bool, optional
+        False for each value that is missing.
+    tag : str, optional
+        A name for reports.
+    """
+
+    def __init__(self, values: object, type: object | None = None, device: object | None = None, *, valid: object | None = None, tag: str | None = None) -> None: ...
+
+    @staticmethod
+    def allocate(type: object, capacity: object, device: object | None = None, *, nullable: bool = False, data_bytes: object = 0) -> Column:
+        """Allocate a column of ``capacity`` values, to be written by kernels."""
+
+    @staticmethod
+    def over(type: object, capacity: object, values: Buffer, *, validity: Buffer | None = None, offsets: Buffer | None = None, first: object = 0, null_count: int | None = None) -> Column:
+        """Make a column over existing buffers. Copies nothing."""
+
+    @staticmethod
+    def pack(booleans: Buffer) -> Column:
+        """Convert booleans of one byte each to a column of bits."""
+
+    @property
+    def type(self) -> LogicalType:
+        """The type of the values."""
+
+    @property
+    def capacity(self) -> int:
+        """The number of values that the column has room for."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def device(self) -> typing.Any:
+        """The device; None for a column without bytes."""
+
+    @property
+    def is_nullable(self) -> bool:
+        """Whether there is a validity bitmap."""
+
+    @property
+    def is_external(self) -> bool:
+        """Whether another library owns the memory."""
+
+    @property
+    def null_count(self) -> int | None:
+        """The number of missing values; None if they were not counted."""
+
+    def count_nulls(self, rows: object | None = None) -> int:
+        """
+        Return how many of the first rows are missing. Reads the bitmap if that is not known.
+        """
+
+    @property
+    def values(self) -> typing.Any:
+        """
+        The values as a Buffer, for kernels; bits for booleans, bytes for texts.
+        """
+
+    @property
+    def validity(self) -> typing.Any:
+        """
+        The validity bitmap, which may be written; the column then counts its nulls again. None if no value is missing.
+        """
+
+    @property
+    def offsets(self) -> typing.Any:
+        """The offsets of texts, or None."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all buffers at full capacity."""
+
+    def slice(self, first: object, count: object) -> Column:
+        """Return values [first, first + count) in the same memory."""
+
+    def unpack(self) -> Buffer:
+        """Convert a column of bits to a Buffer with one byte for each value."""
+
+    def copy_to(self, device: object, stream: object | None = None) -> Column:
+        """
+        Copy the column to new memory on a device. Without a stream the host waits.
+        """
+
+    def valid(self) -> typing.Any:
+        """Return an array of bool, False for each value that is missing."""
+
+    def to_numpy(self) -> npt.NDArray[typing.Any]:
+        """
+        Return an independent NumPy array. Elements of missing values are unspecified.
+        """
+
+    def to_pylist(self) -> list[typing.Any]:
+        """Return a list of Python values, with None for missing ones."""
+
+    def __arrow_c_schema__(self) -> typing.Any:
+        """Export the type to another library."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[typing.Any, ...]:
+        """
+        Export the values to another library. Raises ArrowRejectedError for memory that the host cannot read.
+        """
+
+    def __arrow_c_device_array__(self, requested_schema: object | None = None, **kwargs: object) -> tuple[typing.Any, ...]:
+        """Export the values to another library, in memory of any device."""
+
+    def __repr__(self) -> str: ...
+
+class Table:
+    """
+    Columns of equal length on one device, with a schema and a row count.
+
+    Parameters
+    ----------
+    schema : Schema, list of fields, or dict
+        A dict of names and columns needs no second argument.
+    columns : list of Column, optional
+    rows : int, optional
+        The row count; by default all rows are filled.
+    row_count : Buffer, optional
+        The row count in device memory: one uint32 or uint64 that kernels write.
+    """
+
+    def __init__(self, schema: object, columns: object | None = None, *, rows: int | None = None, row_count: Buffer | None = None) -> None: ...
+
+    @staticmethod
+    def allocate(schema: object, capacity: object, device: object | None = None, *, data_bytes: object = 0) -> Table:
+        """
+        Allocate a table, to be written by kernels. The row count is on the device.
+        """
+
+    @staticmethod
+    def concat(tables: Sequence[Table]) -> Table:
+        """Return the rows of several tables one after the other, in new memory."""
+
+    @property
+    def schema(self) -> Schema:
+        """The schema."""
+
+    @property
+    def columns(self) -> list[Column]:
+        """The columns."""
+
+    @property
+    def names(self) -> list[typing.Any]:
+        """The names of the columns."""
+
+    def column(self, key: object) -> Column:
+        """Return a column by its index or name."""
+
+    def __getitem__(self, arg: object, /) -> Column: ...
+
+    @property
+    def device(self) -> typing.Any:
+        """The device; None if no column has a byte."""
+
+    @property
+    def arity(self) -> int:
+        """The number of columns."""
+
+    @property
+    def capacity(self) -> int:
+        """The number of rows that the columns have room for."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all columns at full capacity."""
+
+    @property
+    def rows(self) -> int | None:
+        """The row count if the host knows it, else None. Never waits."""
+
+    def rows_host(self) -> int:
+        """
+        Return the row count. Waits for the kernel that writes it, if the host does not know it.
+        """
+
+    def __len__(self) -> int: ...
+
+    @property
+    def row_count(self) -> typing.Any:
+        """
+        The integer that kernels read and write, or None if only the host has the count.
+        """
+
+    def set_rows(self, rows: object, stream: object | None = None) -> None:
+        """Set the row count, in stream order."""
+
+    def select(self, columns: object) -> Table:
+        """
+        Return a table of these columns, by names or by indices, in the same memory.
+        """
+
+    def slice(self, first: object, count: object) -> Table:
+        """Return rows [first, first + count) in the same memory."""
+
+    def copy_to(self, device: object, stream: object | None = None) -> Table:
+        """
+        Copy the table to new memory on a device. Without a stream the host waits.
+        """
+
+    def __arrow_c_schema__(self) -> typing.Any:
+        """Export the schema to another library."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[typing.Any, ...]:
+        """
+        Export the rows to another library. Raises ArrowRejectedError for memory that the host cannot read.
+        """
+
+    def __arrow_c_device_array__(self, requested_schema: object | None = None, **kwargs: object) -> tuple[typing.Any, ...]:
+        """Export the rows to another library, in memory of any device."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> typing.Any:
+        """Export the rows to another library as a stream of one chunk."""
+
+    def __arrow_c_device_stream__(self, requested_schema: object | None = None, **kwargs: object) -> typing.Any:
+        """Export the rows as a stream of one chunk, in memory of any device."""
+
+    def __repr__(self) -> str: ...
+
+def from_arrow(x: object, *, device: object | None = None, tag: str | None = None, checks_text: bool = False) -> typing.Any:
+    """
+    Import an Arrow array, table or stream of another library without a copy.
+
+    Several chunks of a stream are copied together, and text views are copied into offsets.
+
+    Parameters
+    ----------
+    x : object
+        With ``__arrow_c_device_array__``, ``__arrow_c_array__``, ``__arrow_c_device_stream__`` or ``__arrow_c_stream__``.
+    device : Device or str, optional
+        Where the memory is; by default as the array says.
+    tag : str, optional
+        A name for reports.
+    checks_text : bool
+        Check that every text is UTF-8.
+
+    Returns
+    -------
+    Table or Column
+        A struct becomes a Table.
+    """
+
+class TransferCounts:
+    """
+    How many copies of buffers moved how many bytes, by direction and purpose.
+
+    Subtract two readings of :func:`transfer_counts` to see what a piece of code moved.
+    """
+
+    @property
+    def host_to_device(self) -> dict[str, typing.Any]:
+        """``{'copies', 'bytes'}`` from the host to devices."""
+
+    @property
+    def device_to_host(self) -> dict[str, typing.Any]:
+        """``{'copies', 'bytes'}`` from devices to the host."""
+
+    @property
+    def device_to_device(self) -> dict[str, typing.Any]:
+        """``{'copies', 'bytes'}`` within a device."""
+
+    @property
+    def between_devices(self) -> dict[str, typing.Any]:
+        """``{'copies', 'bytes'}`` from one device to another."""
+
+    def at(self, direction: str, purpose: str | None = None) -> dict[str, typing.Any]:
+        """
+        Return the count of a direction, or of a direction and a purpose.
+
+        Parameters
+        ----------
+        direction : {'host_to_device', 'device_to_host', 'device_to_device', 'between_devices'}
+        purpose : {'scalar', 'metadata', 'data', 'result'}, optional
+
+        Returns
+        -------
+        dict
+        """
+
+    def __sub__(self, arg: TransferCounts, /) -> TransferCounts: ...
+
+    def __eq__(self, arg: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+def transfer_counts(tag: str | None = None) -> TransferCounts:
+    """
+    Return what copies of buffers have moved in this process so far.
+
+    Parameters
+    ----------
+    tag : str, optional
+        Count only memory with this tag.
+
+    Returns
+    -------
+    TransferCounts
+    """
+
+def transfer_counts_by_tag() -> dict[str, typing.Any]:
+    """Return the counts of each tag, as a dict of TransferCounts."""
+
+def transfer_counts_of_other_tags() -> TransferCounts:
+    """Return the counts of the tags that are not counted separately."""
+
+def transfer_gate_statistics() -> dict[str, typing.Any]:
+    """
+    Return what all gates of all threads have refused or counted, and the latest line that read.
+    """
+
+def deferred_frees() -> dict[str, typing.Any]:
+    """
+    Return how much memory has no handle any more and could not be freed yet, as ``{'count', 'bytes'}``.
+    """
+
+def reclaim_deferred() -> dict[str, typing.Any]:
+    """
+    Free memory without handles whose uses are done. Returns what is left. Never waits.
+    """
+
+def reclaim_exported() -> dict[str, typing.Any]:
+    """
+    Wait for the devices of exported memory without handles, and free the memory. Returns what is left.
+
+    Another library may use memory on streams that Tern does not know, so exported memory is freed only after a
+    wait for its device.
+    """
+
+class TransferGate:
+    """
+    A ``with`` block in which copies of data from devices to the host raise DownloadRefusedError.
+
+    Scalars and metadata of up to 4,096 bytes may be read. A gate covers one thread. Gates nest, and the
+    strictest one applies; inside of a gate with ``mode='allow'`` the gates around it do not apply.
+
+    Parameters
+    ----------
+    mode : {'refuse', 'count', 'allow'}
+        ``'count'`` lets copies through and counts them.
+    """
+
+    def __init__(self, mode: str = 'refuse') -> None: ...
+
+    @property
+    def violations(self) -> dict[str, typing.Any]:
+        """What the gate refused or counted."""
+
+    @property
+    def small_reads(self) -> dict[str, typing.Any]:
+        """The scalars and metadata that passed."""
+
+    def __enter__(self) -> TransferGate: ...
+
+    def __exit__(self, *args: object) -> None: ...
+
+class Array:
+    """
+    Elements in memory of a device, along one axis. Memory is allocated at once, and can grow.
+
+    Copies of the handle and slices share the memory. A Buffer has any shape; an Array can be resized.
+
+    Parameters
+    ----------
+    values : array-like
+        One axis. The elements are copied to the device.
+    dtype : dtype-like, optional
+        By default that of the values.
+    device : Device or str, optional
+    tag : str, optional
+        A name for reports.
+    resource : Resource, optional
+        Where the memory comes from.
+    """
+
+    def __init__(self, values: object, dtype: object | None = None, device: object | None = None, *, tag: str | None = None, resource: Resource | None = None) -> None: ...
+
+    @staticmethod
+    def uninitialized(count: object, dtype: object | None = None, device: object | None = None, *, tag: str | None = None, resource: Resource | None = None) -> Array:
+        """
+        Allocate elements without a value. Reading one before it is written raises NeverWrittenError.
+        """
+
+    @staticmethod
+    def zeros(count: object, dtype: object | None = None, device: object | None = None, *, tag: str | None = None, resource: Resource | None = None) -> Array:
+        """Allocate elements whose bytes are all 0."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of elements, as a tuple."""
+
+    @property
+    def dtype(self) -> typing.Any:
+        """The type of an element."""
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+
+    @property
+    def numel(self) -> int:
+        """The number of elements."""
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes."""
+
+    @property
+    def capacity(self) -> int:
+        """
+        The number of elements up to which resize() can grow the array in place.
+        """
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+
+    @property
+    def ptr(self) -> int:
+        """The address of the first element."""
+
+    @property
+    def buffer(self) -> Buffer:
+        """The elements as a Buffer in the same memory."""
+
+    def __len__(self) -> int: ...
+
+    def slice(self, first: object, count: object) -> Array:
+        """Return elements [first, first + count) in the same memory."""
+
+    def resize(self, count: object, stream: object | None = None) -> None:
+        """
+        Change the number of elements, in stream order. Existing elements keep their values; new ones have none.
+
+        Grows in place if the memory is large enough and nobody else uses it; otherwise other handles keep the old memory.
+        """
+
+    def fill(self, value: object, stream: object | None = None) -> Array:
+        """Set every element, in stream order. Returns the array."""
+
+    def copy_from(self, values: object) -> None:
+        """
+        Copy elements of the same number in; NumPy's same-kind casts are allowed.
+        """
+
+    def to_numpy(self) -> npt.NDArray[typing.Any]:
+        """Return an independent NumPy array with the elements."""
+
+    def __dlpack__(self, *, stream: object | None = None, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> typing.Any: ...
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+    def __repr__(self) -> str: ...
 
 __version__: str
 

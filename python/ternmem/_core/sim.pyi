@@ -38,7 +38,7 @@ class Finding:
 
     def __repr__(self) -> str: ...
 
-def open(*, seed: int = 0, schedule: str = 'mix', mode: str = 'raise', reuse: str = 'hostile', faults: str = '', profile: str = '', memory_bytes: int | None = None, print_findings: bool = True, per_thread_host: bool = False) -> ternmem._core.Device:
+def open(*, seed: int = 0, schedule: str = 'mix', mode: str = 'raise', reuse: str = 'hostile', faults: str = '', profile: str = '', memory_bytes: int | None = None, print_findings: bool = True, per_thread_host: bool = False, strict_kernels: bool = False) -> ternmem._core.Device:
     """
     Open a new simulated device.
 
@@ -57,6 +57,8 @@ def open(*, seed: int = 0, schedule: str = 'mix', mode: str = 'raise', reuse: st
         The simulated hardware: ``h200``, ``small`` or the path of a profile.
     memory_bytes : int, optional
         Device memory.
+    strict_kernels : bool
+        Whether the checker finds what a kernel touches and did not declare.
     """
 
 def findings(device: ternmem._core.Device) -> list[Finding]:
@@ -70,6 +72,11 @@ def set_faults(device: ternmem._core.Device, plan: str) -> None:
 
 def calls(device: ternmem._core.Device, fault_class: str) -> int:
     """Return the number of calls of a class, such as ``copy``."""
+
+def migrated_bytes(device: ternmem._core.Device) -> int:
+    """
+    Return how many bytes of managed memory had to migrate so far, in either direction.
+    """
 
 def trace_hash(device: ternmem._core.Device) -> int:
     """

@@ -159,8 +159,8 @@ class TERN_EXPORT RawUnified {
   /// Returns the storage of the copy in a place, or an empty handle if the place has no copy. While
   /// the handle lives, the memory stays valid: an eviction skips the copy, and a drop, a resize or
   /// the end of the buffer leaves the memory to the handle. For code that keeps an address after
-  /// its lease, such as arrays of Python. Call it while a lease on the place is open. The holder must
-  /// not begin uses of the storage.
+  /// its lease, such as arrays of Python. Call it while a lease on the place is open. The holder
+  /// must not begin uses of the storage.
   [[nodiscard]] StorageHandle storage_of(Place place) const noexcept;
   /// Returns the state of a range of this view, or `uninitialized` if the range is outside of the
   /// view.
