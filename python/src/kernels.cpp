@@ -23,6 +23,7 @@
 #include "python_kernel.hpp"
 #include "tern/launch/fence.hpp"
 #include "unified.hpp"
+#include "uses.hpp"
 
 namespace {
 
@@ -41,12 +42,6 @@ struct tern::DTypeOf<PackedValue<dtype>> {
 
 namespace tern::python {
 namespace {
-
-/// Memory, and what a kernel does to it.
-struct Use {
-  nb::object memory;
-  Access access = Access::read;
-};
 
 const char* name_of(Access access) {
   switch (access) {

@@ -38,5 +38,6 @@ NB_MODULE(_core, module) {
   add_tables(module);
   add_audit(module);
   add_arrays(module);
+  add_recorder(module);
   add_owner(module);
 }

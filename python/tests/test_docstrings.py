@@ -26,7 +26,7 @@ def text(thing: Any) -> str:
 
 
 @pytest.mark.parametrize("name", ["Array", "Column", "Elements", "Field", "HintRange", "HintReport", "HintUndo", "Hints", "Kernel",
-                                  "LaunchSize", "LogicalType", "ManagedBuffer", "ManagedDeviceLease", "ManagedHostLease", "ManagedInfo",
+                                  "LaunchRecorder", "LaunchSize", "LogicalType", "ManagedBuffer", "ManagedDeviceLease", "ManagedHostLease", "ManagedInfo",
                                   "MigrationPolicy", "PrefetchPlan", "Schema", "Table", "TrackingResource", "TransferCounts",
                                   "TransferGate", "Use"])
 def test_classes_and_their_members(name: str) -> None:

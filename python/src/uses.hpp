@@ -1,0 +1,16 @@
+// Declared uses: memory together with what a kernel does to it.
+
+#pragma once
+
+#include "support.hpp"
+#include "tern/core/access.hpp"
+
+namespace tern::python {
+
+/// The memory is a Buffer, a UnifiedBuffer or a ManagedBuffer.
+struct Use {
+  nb::object memory;
+  Access access = Access::read;
+};
+
+}  // namespace tern::python
