@@ -26,7 +26,7 @@ RESULTS = {
     "__array__": ARRAY,
     "allocate": "typing.Self",
     "fill": "typing.Self",
-    "__enter__": "typing.Self",
+    "Stream.__enter__": "typing.Self",
     "HostLease.__enter__": ARRAY,
     "ManagedHostLease.__enter__": ARRAY,
     "histogram": "dict[int, int]",

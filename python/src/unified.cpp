@@ -43,7 +43,9 @@ class PyHostLease {
   }
 
   PyHostLease(PyHostLease&&) = default;
-  ~PyHostLease() { release(lease_); }
+  ~PyHostLease() {
+    if (lease_.is_open()) release(lease_);
+  }
 
   [[nodiscard]] nb::object array() {
     if (!array_.is_valid()) {
@@ -98,7 +100,9 @@ class PyDeviceLease {
   }
 
   PyDeviceLease(PyDeviceLease&&) = default;
-  ~PyDeviceLease() { release(lease_); }
+  ~PyDeviceLease() {
+    if (lease_.is_open()) release(lease_);
+  }
 
   [[nodiscard]] DeviceArray array() const {
     return unified().device_array(lease_, stream_.get(), access_ == Access::read);

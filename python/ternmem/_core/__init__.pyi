@@ -2125,6 +2125,54 @@ class Array:
 
     def __repr__(self) -> str: ...
 
+class LaunchRecorder:
+    """
+    Declares the memory of launches that Tern does not make: by CuPy, Numba, Triton or a driver.
+
+    In a ``with`` statement it gives a DeviceArray for each use. The stream waits for the work that the uses
+    need, and later uses wait for what was submitted in the block.
+
+    >>> with tern.LaunchRecorder(stream, tern.in_(x), tern.inout(y)) as (a, b):  # doctest: +SKIP
+    ...     kernel(a, b)
+
+    If the block raises, the memory counts as used and not as written.
+
+    Parameters
+    ----------
+    stream : Stream, int, or an object with ``__cuda_stream__``
+        The stream of the launches; None for the default stream.
+    *uses : Use
+        in_(x), out(x) or inout(x).
+    device : Device or str, optional
+        By default the device of the first use.
+    permissive : bool
+        Skip memory whose uses cannot be tracked, instead of raising UntrackedBufferError.
+    """
+
+    def __init__(self, stream: object | None, *uses: object, device: object | None = None, permissive: bool = False) -> None: ...
+
+    def preflight(self) -> tuple[typing.Any, ...]:
+        """Check all uses and queue the waits. Returns a tuple of DeviceArray."""
+
+    def commit(self) -> None:
+        """Record the uses, after the launches were submitted."""
+
+    def cancel(self) -> None:
+        """End the recorder; nothing was submitted."""
+
+    @property
+    def skipped(self) -> int:
+        """The number of uses that were skipped."""
+
+    def __len__(self) -> int: ...
+
+    def __enter__(self) -> tuple[typing.Any, ...]: ...
+
+    def __exit__(self, type: object | None = None, value: object | None = None, traceback: object | None = None) -> None: ...
+
+def launch_statistics() -> dict[str, typing.Any]:
+    """Return how many recorders ended without a commit, as ``{'dropped'}``."""
+
 __version__: str
 
 class Error(builtins.RuntimeError):
