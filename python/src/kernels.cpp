@@ -227,6 +227,8 @@ class PyKernel {
     const CallSite site = here();
     const StreamArgument on(stream, kernel_.device());
     const LaunchExtent extent = extent_of_object(size);
+    // An exception of an earlier launch is raised instead of launching. This launch raises later.
+    check_launches();
     return is_function() ? launch_function(on.get(), extent, arguments, site) : launch_native(on.get(), extent, arguments, site);
   }
 
@@ -244,7 +246,7 @@ class PyKernel {
       read_value(one, i, dtype, values[i]);
       packed.push_back(argument_of_value(dtype, values[i]));
     }
-    return without_gil([&] { return kernel_.try_launch_with({stream, site}, extent, packed); }).value();
+    return released([&] { return kernel_.try_launch_with({stream, site}, extent, packed); }).value();
   }
 
   Mark launch_function(StreamRef stream, const LaunchExtent& extent, const nb::args& arguments, CallSite site) const {
@@ -292,7 +294,6 @@ class PyKernel {
       return made;
     }();
     if (!launched || is_empty(extent)) function_->drop(number);
-    check_launches();
     return std::move(launched).value();
   }
 

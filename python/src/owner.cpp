@@ -38,7 +38,7 @@ std::shared_ptr<void> shared_owner(nb::object object) {
 void add_owner(nb::module_&) {
   nb::module_::import_("atexit").attr("register")(nb::cpp_function([] {
     is_ending.store(true);
-    without_gil([] {
+    released([] {
       while (entries.load() > 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
     });
   }));

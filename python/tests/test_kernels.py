@@ -327,19 +327,29 @@ def test_each_of_several_exceptions_is_raised(place: tern.Device) -> None:
     x = filled(place, 1)
     place.synchronize()
     kernel = Kernel.from_function(place, fails)
-    count = 0
-    for _ in range(3):
+    launched = raised = 0
+    for _ in range(20):
         try:
             kernel.launch(None, 1, in_(x))
-        except _Odd:
-            count += 1
-    for _ in range(4):
+            launched += 1
+        except _Odd:  # of an earlier launch; this one did not happen
+            raised += 1
+    for _ in range(20):
         try:
             place.synchronize()
         except _Odd:
-            count += 1
-    # A launch that raises an earlier exception has launched all the same.
-    assert count == 3
+            raised += 1
+    assert launched == raised
+
+
+def test_a_launch_never_raises_its_own_exception(place: tern.Device) -> None:
+    x = filled(place, 1)
+    place.synchronize()
+    kernel = Kernel.from_function(place, fails)
+    for _ in range(50):
+        mark = kernel.launch(None, 1, in_(x))
+        with pytest.raises(_Odd):
+            mark.wait()
 
 
 # --- Threads, and the end of the program
@@ -456,6 +466,26 @@ def test_source_is_compiled_for_opencl(opencl: tern.Device, kind: str) -> None:
     assert [one["kind"] for one in info["parameters"]] == ["address", "address", "value", "value"]
 
 
+def test_source_is_compiled_for_cuda() -> None:
+    if not any(spec.startswith("cuda:0") for spec in tern.devices()):
+        pytest.skip("there is no CUDA device")
+    device = tern.open_device("cuda:0")
+    text = """
+    extern "C" __global__ void saxpy(const float* x, float* y, float a, unsigned n) {
+      unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+      if (i < n) y[i] += a * x[i];
+    }"""
+    try:
+        kernel = Kernel.from_source(device, text, "saxpy")
+    except tern.UnsupportedError as error:
+        pytest.skip(str(error))
+    for kind in ("buffer", "unified", "managed"):
+        x, y = filled(device, 2, 1000, kind), filled(device, 3, 1000, kind)
+        kernel.launch(device.stream(), elements(1000), in_(x), inout(y), np.float32(10), np.uint32(1000))
+        kernel.launch(None, LaunchSize(8, 128), in_(x), inout(y), np.float32(1), np.uint32(1000))
+        assert (y.to_numpy() == 25).all()
+
+
 def test_wrong_launches_of_source(opencl: tern.Device) -> None:
     kernel = Kernel.from_source(opencl, opencl_saxpy, "saxpy")
     x = filled(opencl, 1)
@@ -499,9 +529,11 @@ def test_each_device_says_which_form_it_takes(device: tern.Device) -> None:
     elif device.spec.startswith("opencl"):
         with pytest.raises(NotImplementedError):
             Kernel.from_function(device, saxpy)
-    elif "driver=sim" in device.spec:
+    elif device.spec.startswith("cuda"):
         with pytest.raises(NotImplementedError):
             Kernel.from_function(device, saxpy)
+        with pytest.raises(ValueError, match="image"):
+            Kernel.from_image(device, b"no image", "saxpy")
     with pytest.raises(TypeError):
         Kernel.from_image(device, 5, "saxpy")
 
