@@ -32,7 +32,7 @@ RESULTS = {
     "__array__": ARRAY,
     "allocate": "typing.Self",
     "fill": "typing.Self",
-    "__enter__": "typing.Self",
+    "Stream.__enter__": "typing.Self",
     "HostLease.__enter__": ARRAY,
     "ManagedHostLease.__enter__": ARRAY,
     "histogram": "dict[int, int]",
@@ -87,8 +87,9 @@ def completed(line: str, scope: str) -> str:
 
 def finished(text: str, is_top: bool) -> str:
     text = re.sub(r"^from ternmem import \([^)]*\)\n", "", text, flags=re.M)
-    text = re.sub(r"^from ternmem\._waiting .*\n", "", text, flags=re.M)
-    text = re.sub(r"^    __await__\b.*\n", "", text, flags=re.M)
+    # Methods that the package adds to classes of the module.
+    text = re.sub(r"^from ternmem\.(?!_core\b)\w+ import (\([^)]*\)|.*)\n", "", text, flags=re.M)
+    text = re.sub(r"^    (__await__|_repr_html_)\b.*\n", "", text, flags=re.M)
     lines = []
     scope = ""
     for line in text.rstrip().splitlines():

@@ -9,6 +9,7 @@
 
 #include "exchange.hpp"
 #include "host_memory.hpp"
+#include "interrupts.hpp"
 #include "tern/buffer/buffer.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/buffer/strided_buffer.hpp"
@@ -58,14 +59,16 @@ void copy_from(Buffer& self, nb::handle object, nb::handle stream) {
   const nb::object elements = elements_of(object, self.dtype(), &self.shape());
   const void* const address = address_of(elements);
   // The host waits, because nobody keeps the elements until a stream has read them.
-  without_gil([&] { return self.try_copy_from(address, self.size_bytes(), site); }).value();
+  call_when_ready([&] { return is_ready(self.storage(), Access::discard); },
+                  [&] { return self.try_copy_from(address, self.size_bytes(), site); }).value();
 }
 
 nb::object to_numpy(const Buffer& self) {
   nb::object array = numpy().attr("empty")(tuple_of(self.shape()), object_of_dtype(self.dtype()));
   void* const address = address_of(array);
   const CallSite site = here();
-  without_gil([&] { return self.try_copy_to(address, self.size_bytes(), site); }).value();
+  call_when_ready([&] { return is_ready(self.storage(), Access::read); },
+                  [&] { return self.try_copy_to(address, self.size_bytes(), site); }).value();
   check_launches(self.device().id());
   return array;
 }
@@ -86,7 +89,8 @@ Buffer copied(const Buffer& self) {
 /// A NumPy array over the memory, if the host can use it. Waits for work that uses it.
 nb::object array_of(const Buffer& self, bool is_read_only) {
   const CallSite site = here();
-  Buffer whole = self;
+  const Access access = is_read_only ? Access::read : Access::read_write;
+  call_when_ready([&] { return is_ready(self.storage(), access); }, [] { return true; });
   void* address = nullptr;
   if (is_read_only) {
     const auto view = without_gil([&] { return self.try_byte_view(0, self.size_bytes(), site); }).value();
@@ -235,9 +239,10 @@ void add_buffers(nb::module_& module) {
       })
       .def("item", [](const Buffer& self) { return to_numpy(self).attr("item")(); }, "Return the only element.")
       .def("synchronize", [](const Buffer& self) {
-             without_gil([&] { return self.try_synchronize(); }).value(here());
+             call_when_ready([&] { return is_ready(self.storage(), Access::discard); },
+                             [&] { return self.try_synchronize(); }).value(here());
              check_launches(self.device().id());
-           }, "Wait until no stream uses the memory.")
+           }, "Wait until no stream uses the memory. Ctrl-C ends the wait.")
       .def("__dlpack__", [](const Buffer& self, nb::handle stream, nb::handle max_version, nb::handle dl_device, nb::handle copy) {
              return export_dlpack({self, self.storage() && self.storage()->is_read_only()}, stream, max_version, dl_device, copy);
            }, nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(),
@@ -252,8 +257,9 @@ void add_buffers(nb::module_& module) {
       .def("__copy__", &copied)
       .def("__deepcopy__", [](const Buffer& self, nb::handle) { return copied(self); }, nb::arg("memo"))
       .def("__repr__", [](const Buffer& self) {
-        return nb::str("Buffer(shape={}, dtype={}, device='{}', kind='{}')")
-            .format(tuple_of(self.shape()), object_of_dtype(self.dtype()), std::string(self.device().spec()), std::string(name(self.kind())));
+        return nb::str("Buffer(shape={}, dtype={}, device='{}', kind='{}', nbytes={})")
+            .format(tuple_of(self.shape()), object_of_dtype(self.dtype()), std::string(self.device().spec()),
+                    std::string(name(self.kind())), self.size_bytes());
       });
   nb::class_<StridedBuffer>(module, "StridedBuffer", "Elements of another library that are not adjacent in memory.")
       .def_prop_ro("shape", [](const StridedBuffer& self) { return tuple_of(self.shape()); })

@@ -9,6 +9,7 @@
 
 #include <mutex>
 
+#include "interrupts.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/device/event.hpp"
 
@@ -112,16 +113,16 @@ void add_device_class(nb::module_& module) {
       .def("allocate", [](const Device& self, std::size_t bytes) {
              const CallSite site = here();
              const Result<void*> made = without_gil([&] { return self.try_allocate(MemoryKind::device, bytes, {.site = site}); });
-             return reinterpret_cast<std::uintptr_t>(*made);
+             return reinterpret_cast<std::uintptr_t>(made.value());
            }, nb::arg("bytes"), "Allocate memory without an owner. Returns its address, for release().")
       .def("release", [](const Device& self, std::uintptr_t address) {
              const CallSite site = here();
              without_gil([&] { return self.try_release(reinterpret_cast<void*>(address), site); }).value();
            }, nb::arg("address"), "Free memory of allocate(). No work may still use it.")
       .def("synchronize", [](const Device& self) {
-             without_gil([&] { return self.try_synchronize(); }).value(here());
+             wait_for_device(self);
              check_launches(self.id());
-           }, "Wait until all work of the device is complete.")
+           }, "Wait until all work of the device is complete. Ctrl-C ends the wait.")
       .def_prop_ro("default_stream", [](const Device& self) { return PyStream(self); })
       .def("stream", [](const Device& self, const std::optional<std::string>& name, int priority) {
              return PyStream(self, {.priority = priority, .name = name.value_or("")});
@@ -210,8 +211,8 @@ void add_order_classes(nb::module_& module) {
       .def_prop_ro("is_done", [](const Event& self) { return released([&] { return self.try_is_done(); }).value(here()); })
       .def_prop_ro("handle", [](const Event& self) { return self.native().value; })
       .def("synchronize", [](const Event& self) {
-             without_gil([&] { return self.try_synchronize(); }).value(here());
-           }, "Wait until the work up to the latest record is complete.")
+             call_when_ready([&] { return self.try_is_done(); }, [&] { return self.try_synchronize(); }).value(here());
+           }, "Wait until the work up to the latest record is complete. Ctrl-C ends the wait.")
       .def("elapsed_ns", [](const Event& self, const Event& start) {
              return released([&] { return self.try_elapsed_ns(start); }).value(here());
            }, nb::arg("start"), "Return the nanoseconds from another event to this one.");

@@ -282,7 +282,7 @@ class PyKernel {
     const std::uint64_t number = function_->add(std::move(launch));
     packed.push_back(LaunchArgument::of_value(number));
     Result<Mark> launched = [&] {
-      const nb::gil_scoped_release released;
+      const LockReleased released;
       Result<Mark> made = kernel_.try_launch_with({stream, site}, extent, packed);
       // The function may have kept arrays over memory of a unified buffer, which can move later.
       if (made && memory.use_count() > 1) {

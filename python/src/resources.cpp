@@ -170,10 +170,11 @@ void add_resources(nb::module_& module) {
         const Device on = device_of_object(device);
         return without_gil([&] { return try_default_resource(on, kind_of(kind)); }).value(here());
       }, nb::arg("device") = nb::none(), nb::arg("kind") = "device", "Return the resource that buffers use where none is named.");
-  module.def("set_default_resource", [](std::shared_ptr<Resource> resource) {
+  module.def("set_default_resource", [](std::shared_ptr<Resource> resource, const std::string& kind) {
         const Device device = resource->device();
-        return without_gil([&] { return set_default_resource(device, std::move(resource)); });
-      }, nb::arg("resource"), "Use a resource for all buffers of its device that name none. Returns the previous one.");
+        const MemoryKind of = kind_of(kind);
+        return without_gil([&] { return set_default_resource(device, std::move(resource), of); });
+      }, nb::arg("resource"), nb::arg("kind") = "device", "Use a resource for all buffers of its device that name none. Returns the previous one.");
 }
 
 }  // namespace tern::python

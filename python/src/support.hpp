@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "interpreter_lock.hpp"
 #include "launches.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/dtype.hpp"
@@ -57,7 +58,7 @@ void add_recorder(nb::module_& module);
 /// interpreter lock, so no thread may wait for a lock of the library while it holds that of Python.
 template <class Body>
 auto released(Body&& body) {
-  const nb::gil_scoped_release lock;
+  const LockReleased lock;
   return body();
 }
 
@@ -67,13 +68,13 @@ template <class Body>
 auto without_gil(Body&& body) {
   if constexpr (std::is_void_v<decltype(body())>) {
     {
-      const nb::gil_scoped_release released;
+      const LockReleased released;
       body();
     }
     check_launches();
   } else {
     auto result = [&] {
-      const nb::gil_scoped_release released;
+      const LockReleased released;
       return body();
     }();
     check_launches();

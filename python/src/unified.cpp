@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "exchange.hpp"
+#include "interrupts.hpp"
 
 TERN_RELEASE_HANDLE(tern::python::DeviceArray)
 
@@ -36,12 +37,15 @@ class PyHostLease {
     const CallSite site = here();
     const LeaseWait how_long = wait_of(wait);
     const RawUnified& raw = unified().raw();
-    lease_ = without_gil([&] { return raw.open_host(access, how_long, site); });
+    lease_ = open_in_turns(wait, how_long, [&] { return is_ready(raw, access); },
+                           [&](LeaseWait turn) { return raw.open_host(access, turn, site); });
     check_launches(raw.device().id());
   }
 
   PyHostLease(PyHostLease&&) = default;
-  ~PyHostLease() { release(lease_); }
+  ~PyHostLease() {
+    if (lease_.is_open()) release(lease_);
+  }
 
   [[nodiscard]] nb::object array() {
     if (!array_.is_valid()) {
@@ -91,11 +95,14 @@ class PyDeviceLease {
     const CallSite site = here();
     const LeaseWait how_long = wait_of(wait);
     const RawUnified& raw = unified().raw();
-    lease_ = without_gil([&] { return raw.open_device(access, stream_.get(), how_long, site); });
+    lease_ = open_in_turns(wait, how_long, [] { return Result<bool>(true); },
+                           [&](LeaseWait turn) { return raw.open_device(access, stream_.get(), turn, site); });
   }
 
   PyDeviceLease(PyDeviceLease&&) = default;
-  ~PyDeviceLease() { release(lease_); }
+  ~PyDeviceLease() {
+    if (lease_.is_open()) release(lease_);
+  }
 
   [[nodiscard]] DeviceArray array() const {
     return unified().device_array(lease_, stream_.get(), access_ == Access::read);
@@ -155,7 +162,8 @@ nb::object to_numpy(const PyUnified& self) {
   nb::object array = numpy().attr("empty")(tuple_of(released([&] { return raw.shape(); })), object_of_dtype(raw.dtype()));
   void* const address = address_of(array);
   const CallSite site = here();
-  without_gil([&] { return raw.try_copy_to(address, raw.size_bytes(), site); }).value();
+  call_when_ready([&] { return is_ready(raw, Access::read); },
+                  [&] { return raw.try_copy_to(address, raw.size_bytes(), site); }).value();
   check_launches(raw.device().id());
   return array;
 }
@@ -282,7 +290,8 @@ DeviceArray PyUnified::device_array(const RawLease& lease, StreamRef stream, boo
 
 nb::object PyUnified::host() {
   const CallSite site = here();
-  RawLease lease = without_gil([&] { return raw_.open_host(Access::read_write, LeaseWait::never(), site); });
+  RawLease lease = call_when_ready([&] { return is_ready(raw_, Access::read_write); },
+                                         [&] { return raw_.open_host(Access::read_write, LeaseWait::never(), site); });
   is_host_dropped_ = false;
   const StorageHandle storage = released([&] { return raw_.storage_of(Place::host()); });
   const StorageId id = storage ? storage->id() : StorageId{};
@@ -324,7 +333,8 @@ nb::object PyUnified::device() {
 
 nb::object PyUnified::read_array() {
   const CallSite site = here();
-  RawLease lease = without_gil([&] { return raw_.open_host(Access::read, LeaseWait::never(), site); });
+  RawLease lease = call_when_ready([&] { return is_ready(raw_, Access::read); },
+                                         [&] { return raw_.open_host(Access::read, LeaseWait::never(), site); });
   check_launches(raw_.device().id());
   nb::object array = host_array(lease, true);
   released([&] { lease.close(); });
@@ -450,7 +460,10 @@ void add_unified(nb::module_& module) {
            }, "Bring the device copy up to date.");
   type.def("sync_to_host", [](const PyUnified& self) {
              const CallSite site = here();
-             without_gil([&] { static_cast<void>(self.raw().open_host(Access::read, LeaseWait::never(), site)); });
+             call_when_ready([&] { return is_ready(self.raw(), Access::read); }, [&] {
+               static_cast<void>(self.raw().open_host(Access::read, LeaseWait::never(), site));
+               return true;
+             });
              check_launches(self.raw().device().id());
            }, "Bring the host copy up to date.");
   type.def("mark_host_dirty", [](const PyUnified& self) {
@@ -487,9 +500,9 @@ void add_unified(nb::module_& module) {
            }, "Queue the copies that a read of the host would need.");
   type.def("wait", [](const PyUnified& self) {
              const CallSite site = here();
-             without_gil([&] { return self.raw().try_synchronize(site); }).value();
+             call_when_ready([&] { return is_unused(self.raw()); }, [&] { return self.raw().try_synchronize(site); }).value();
              check_launches(self.raw().device().id());
-           }, "Wait until no stream uses memory of the buffer.");
+           }, "Wait until no stream uses memory of the buffer. Ctrl-C ends the wait.");
   type.def("compare", [](const PyUnified& self) {
              const CallSite site = here();
              without_gil([&] { return self.raw().try_compare(site); }).value();
@@ -509,7 +522,8 @@ void add_unified(nb::module_& module) {
       .def("__dlpack_device__", [](const DeviceArray& self) { return dlpack_device(exported_of(self).buffer); })
       .def_prop_ro("__cuda_array_interface__", [](const DeviceArray& self) { return cuda_array_interface(exported_of(self)); })
       .def("__repr__", [](const DeviceArray& self) {
-        return nb::str("DeviceArray(shape={}, dtype={}, device='{}')").format(tuple_of(self.shape), object_of_dtype(self.dtype), std::string(self.device.spec()));
+        return nb::str("DeviceArray(shape={}, dtype={}, device='{}', nbytes={})")
+            .format(tuple_of(self.shape), object_of_dtype(self.dtype), std::string(self.device.spec()), self.shape.byte_count(self.dtype));
       });
   module.def("unified_totals", [] { return statistics_of(unified_totals()); },
              "Return what all unified buffers of the process have copied.");

@@ -21,18 +21,45 @@ def format_bytes(count: int) -> str:
     raise AssertionError
 
 
-def buffer_html(buffer: UnifiedBuffer) -> str:
+def _table(title: str, **rows: object) -> str:
+    cells = "".join(f"<tr><th>{escape(name.replace('_', ' '))}</th><td>{escape(str(value))}</td></tr>"
+                    for name, value in rows.items())
+    return f"<table><caption>{escape(title)}</caption>{cells}</table>"
+
+
+def unified_html(buffer: UnifiedBuffer) -> str:
     """Return a table that shows shape, dtype, places, state and bytes of a buffer."""
-    rows = (
-        ("shape", str(buffer.shape)),
-        ("dtype", str(buffer.dtype)),
-        ("bytes", format_bytes(buffer.nbytes)),
-        ("state", buffer.state.value),
-        ("up to date in", ", ".join(buffer.valid_places()) or "nowhere"),
-        ("device", buffer.default_device.spec),
-    )
-    cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
-    return f"<table><caption>UnifiedBuffer</caption>{cells}</table>"
+    return _table("UnifiedBuffer", shape=buffer.shape, dtype=buffer.dtype, bytes=format_bytes(buffer.nbytes),
+                  state=buffer.state.value, up_to_date_in=", ".join(buffer.valid_places()) or "nowhere",
+                  device=buffer.default_device.spec)
+
+
+def _buffer_html(buffer: _core.Buffer) -> str:
+    state = "of another library" if buffer.is_external else "allocated" if buffer.is_allocated else "not allocated yet"
+    return _table("Buffer", shape=buffer.shape, dtype=buffer.dtype, bytes=format_bytes(buffer.nbytes), state=state,
+                  memory=buffer.kind, device=buffer.device.spec)
+
+
+def _device_array_html(array: _core.DeviceArray) -> str:
+    return _table("DeviceArray", shape=array.shape, dtype=array.dtype, bytes=format_bytes(array.nbytes),
+                  state="read-only" if array.is_read_only else "writable", device=array.device.spec)
+
+
+def _budget_html(budget: _core.Budget) -> str:
+    limit = "none" if budget.limit_bytes is None else format_bytes(budget.limit_bytes)
+    return _table("Budget", path=budget.path, limit=limit, used=format_bytes(budget.used_bytes))
+
+
+def _pool_html(pool: _core.Pool) -> str:
+    held = pool.statistics
+    return _table("Pool", device=pool.device.spec, live=format_bytes(held["live_bytes"]), blocks=held["live_blocks"],
+                  held=format_bytes(held["reserved_bytes"]), peak=format_bytes(held["peak_live_bytes"]))
+
+
+_core.Buffer._repr_html_ = _buffer_html  # type: ignore[attr-defined]
+_core.DeviceArray._repr_html_ = _device_array_html  # type: ignore[attr-defined]
+_core.Budget._repr_html_ = _budget_html  # type: ignore[attr-defined]
+_core.Pool._repr_html_ = _pool_html  # type: ignore[attr-defined]
 
 
 def memory_summary() -> str:

@@ -122,13 +122,13 @@ class UnifiedBuffer(_core.UnifiedBuffer):
     def __repr__(self) -> str:
         return (
             f"UnifiedBuffer(shape={self.shape}, dtype={self.dtype}, state={self.state.value}, "
-            f"device='{self.default_device.spec}')"
+            f"device='{self.default_device.spec}', nbytes={self.nbytes})"
         )
 
     def _repr_html_(self) -> str:
-        from .summary import buffer_html
+        from .summary import unified_html
 
-        return buffer_html(self)
+        return unified_html(self)
 
 
 def _restore(cls: type[UnifiedBuffer], shape: tuple[int, ...], dtype: Any, spec: str, elements: Any) -> UnifiedBuffer:

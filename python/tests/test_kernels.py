@@ -612,8 +612,8 @@ def test_bad_arguments(place: tern.Device) -> None:
         kernel.launch("a stream", 1, in_(x), inout(x), 1)
     with pytest.raises(RuntimeError):
         kernel.launch(None, 1, *[in_(x)] * 70)
-    launch_size = LaunchSize((8, 2), 32, 64)
-    assert (launch_size.grid, launch_size.block, launch_size.shared_bytes) == ((8, 2, 1), (32, 1, 1), 64)
+    made = LaunchSize((8, 2), 32, 64)
+    assert (made.grid, made.block, made.shared_bytes) == ((8, 2, 1), (32, 1, 1), 64)
     assert in_(x).memory is x
     assert out(x).access == "out"
 

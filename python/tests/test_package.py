@@ -55,3 +55,21 @@ def test_the_tour_runs(spec: list[str]) -> None:
     assert text.count("shares:   True") + text.count("shares:     True") == 2
     assert re.search(r"TERN-S101 missing-wait at tour\.py:\d+", text)
     assert elapsed < 10, "the tour takes a second; a loaded machine gets ten"
+
+
+def test_notebooks_show_tables(device: tern.Device) -> None:
+    buffer = tern.Buffer((2, 3), "float32", device)
+    for text in (repr(buffer), buffer._repr_html_()):  # type: ignore[attr-defined]
+        for part in ("(2, 3)", "float32", device.spec, "24"):
+            assert part in text
+    assert "not allocated yet" in buffer._repr_html_()  # type: ignore[attr-defined]
+    unified = tern.UnifiedBuffer((2, 3), device=device).fill(1)
+    html = unified._repr_html_()
+    for part in ("(2, 3)", "float32", device.spec, "24 B", "host_dirty", "up to date in", "host"):
+        assert part in html
+    with unified.read_device() as lent:
+        assert "read-only" in lent._repr_html_()  # type: ignore[attr-defined]
+        assert "nbytes=24" in repr(lent)
+    budget = tern.Budget("a<b", 1 << 20)
+    assert "a&lt;b" in budget._repr_html_()  # type: ignore[attr-defined]
+    assert "Pool" in tern.Pool(device)._repr_html_()  # type: ignore[attr-defined]

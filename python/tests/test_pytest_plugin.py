@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+
 import pytest
 
 pytest_plugins = ["pytester"]
+
+# An installed package names its plug-in itself.
+is_installed = any(one.value == "ternmem.pytest_plugin" for one in importlib.metadata.entry_points(group="pytest11"))
+plugin = [] if is_installed else ["-p", "ternmem.pytest_plugin"]
 
 missing_wait = """
     def test_hand_over(tern_sim):
@@ -20,7 +26,7 @@ missing_wait = """
 
 def test_it_finds_a_missing_wait(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(missing_wait.format(wait="pass"))
-    result = pytester.runpytest_subprocess("-p", "ternmem.pytest_plugin", "--tern-seeds", "3")
+    result = pytester.runpytest_subprocess(*plugin, "--tern-seeds", "3")
     result.assert_outcomes(failed=3, errors=3)
     text = result.stdout.str()
     assert "TERN-S101 missing-wait" in text
@@ -30,12 +36,12 @@ def test_it_finds_a_missing_wait(pytester: pytest.Pytester) -> None:
 
 def test_it_passes_a_correct_program(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(missing_wait.format(wait="consume.wait(produce)"))
-    result = pytester.runpytest_subprocess("-p", "ternmem.pytest_plugin", "--tern-seeds", "5")
+    result = pytester.runpytest_subprocess(*plugin, "--tern-seeds", "5")
     result.assert_outcomes(passed=5)
 
 
 def test_it_reports_a_leak(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_leak(tern_sim):\n    tern_sim.device.allocate(64)\n")
-    result = pytester.runpytest_subprocess("-p", "ternmem.pytest_plugin", "--tern-seeds", "1")
+    result = pytester.runpytest_subprocess(*plugin, "--tern-seeds", "1")
     result.assert_outcomes(passed=1, errors=1)
     assert "TERN-S206 leak" in result.stdout.str()

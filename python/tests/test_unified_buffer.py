@@ -277,6 +277,7 @@ def test_what_it_says_about_itself(device: tern.Device) -> None:
     assert "UnifiedBuffer(shape=(2, 3), dtype=float32, state=uninitialized" in repr(buffer)
     assert "<table>" in buffer._repr_html_()
     assert device.spec in buffer._repr_html_()
+    assert "nbytes=24)" in repr(buffer)
     assert "default pool" in tern.memory_summary()
     UnifiedBuffer[np.float32]  # type: ignore[misc]  # for annotations
 

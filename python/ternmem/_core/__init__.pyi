@@ -1,4 +1,4 @@
-# Written by python/stubs.py with nanobind 3.1.0. Do not edit.
+# Written by python/stubs.py. Do not edit.
 import builtins
 import collections.abc
 import typing
@@ -7,8 +7,9 @@ import numpy.typing as npt
 from collections.abc import Sequence
 
 from ternmem._core import sim as sim
-from ternmem._pickling import _reduce_managed as __reduce_ex__
 
+
+def _begin_end() -> None: ...
 
 class MemoryInfo:
     """Free and total bytes of device memory."""
@@ -71,7 +72,7 @@ class Device:
         """Free memory of allocate(). No work may still use it."""
 
     def synchronize(self) -> None:
-        """Wait until all work of the device is complete."""
+        """Wait until all work of the device is complete. Ctrl-C ends the wait."""
 
     @property
     def default_stream(self) -> Stream: ...
@@ -160,7 +161,9 @@ class Event:
     def handle(self) -> int: ...
 
     def synchronize(self) -> None:
-        """Wait until the work up to the latest record is complete."""
+        """
+        Wait until the work up to the latest record is complete. Ctrl-C ends the wait.
+        """
 
     def elapsed_ns(self, start: Event) -> int:
         """Return the nanoseconds from another event to this one."""
@@ -350,7 +353,7 @@ class TrackingResource(Resource):
 def default_resource(device: object | None = None, kind: str = 'device') -> Resource:
     """Return the resource that buffers use where none is named."""
 
-def set_default_resource(resource: Resource) -> Resource:
+def set_default_resource(resource: Resource, kind: str = 'device') -> Resource:
     """
     Use a resource for all buffers of its device that name none. Returns the previous one.
     """
@@ -454,7 +457,7 @@ class Buffer:
         """Return the only element."""
 
     def synchronize(self) -> None:
-        """Wait until no stream uses the memory."""
+        """Wait until no stream uses the memory. Ctrl-C ends the wait."""
 
     def __dlpack__(self, *, stream: object | None = None, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> typing.Any: ...
 
@@ -462,6 +465,8 @@ class Buffer:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, typing.Any]: ...
+
+    def __reduce_ex__(self, protocol: object) -> typing.Any: ...
 
     def __copy__(self) -> Buffer: ...
 
@@ -678,7 +683,7 @@ class UnifiedBuffer:
         """Queue the copies that a read of the host would need."""
 
     def wait(self) -> None:
-        """Wait until no stream uses memory of the buffer."""
+        """Wait until no stream uses memory of the buffer. Ctrl-C ends the wait."""
 
     def compare(self) -> None:
         """
@@ -931,7 +936,7 @@ class ManagedBuffer:
         ManagedDeviceLease
         """
 
-    def fill(self, value: object, stream: object | None = None) -> typing.Self:
+    def fill(self, value: object, stream: object | None = None) -> ManagedBuffer:
         """Set every element, in stream order. Returns the buffer."""
 
     def copy_from(self, array: object) -> None:
@@ -957,6 +962,8 @@ class ManagedBuffer:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, typing.Any]: ...
+
+    def __reduce_ex__(self, protocol: object) -> typing.Any: ...
 
     def __copy__(self) -> ManagedBuffer: ...
 
@@ -1124,7 +1131,7 @@ class HintUndo:
     def restore(self) -> None:
         """Restore the settings that the policy has changed."""
 
-    def __enter__(self) -> typing.Self: ...
+    def __enter__(self) -> HintUndo: ...
 
     def __exit__(self, *args: object) -> None: ...
 
@@ -1253,7 +1260,7 @@ class PrefetchPlan:
 
         def __repr__(self) -> str: ...
 
-    def add(self, memory: object, place: object, range: object | None = None) -> typing.Any:
+    def add(self, memory: object, place: object, range: object | None = None) -> PrefetchPlan:
         """
         Add an entry. If it fails, the plan stays as it was.
 
@@ -1975,6 +1982,24 @@ def transfer_gate_statistics() -> dict[str, typing.Any]:
     Return what all gates of all threads have refused or counted, and the latest line that read.
     """
 
+def deferred_frees() -> dict[str, typing.Any]:
+    """
+    Return how much memory has no handle any more and could not be freed yet, as ``{'count', 'bytes'}``.
+    """
+
+def reclaim_deferred() -> dict[str, typing.Any]:
+    """
+    Free memory without handles whose uses are done. Returns what is left. Never waits.
+    """
+
+def reclaim_exported() -> dict[str, typing.Any]:
+    """
+    Wait for the devices of exported memory without handles, and free the memory. Returns what is left.
+
+    Another library may use memory on streams that Tern does not know, so exported memory is freed only after a
+    wait for its device.
+    """
+
 class TransferGate:
     """
     A ``with`` block in which copies of data from devices to the host raise DownloadRefusedError.
@@ -1998,7 +2023,7 @@ class TransferGate:
     def small_reads(self) -> dict[str, typing.Any]:
         """The scalars and metadata that passed."""
 
-    def __enter__(self) -> typing.Self: ...
+    def __enter__(self) -> TransferGate: ...
 
     def __exit__(self, *args: object) -> None: ...
 
@@ -2083,7 +2108,7 @@ class Array:
         Grows in place if the memory is large enough and nobody else uses it; otherwise other handles keep the old memory.
         """
 
-    def fill(self, value: object, stream: object | None = None) -> typing.Self:
+    def fill(self, value: object, stream: object | None = None) -> Array:
         """Set every element, in stream order. Returns the array."""
 
     def copy_from(self, values: object) -> None:
@@ -2099,6 +2124,54 @@ class Array:
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
     def __repr__(self) -> str: ...
+
+class LaunchRecorder:
+    """
+    Declares the memory of launches that Tern does not make: by CuPy, Numba, Triton or a driver.
+
+    In a ``with`` statement it gives a DeviceArray for each use. The stream waits for the work that the uses
+    need, and later uses wait for what was submitted in the block.
+
+    >>> with tern.LaunchRecorder(stream, tern.in_(x), tern.inout(y)) as (a, b):  # doctest: +SKIP
+    ...     kernel(a, b)
+
+    If the block raises, the memory counts as used and not as written.
+
+    Parameters
+    ----------
+    stream : Stream, int, or an object with ``__cuda_stream__``
+        The stream of the launches; None for the default stream.
+    *uses : Use
+        in_(x), out(x) or inout(x).
+    device : Device or str, optional
+        By default the device of the first use.
+    permissive : bool
+        Skip memory whose uses cannot be tracked, instead of raising UntrackedBufferError.
+    """
+
+    def __init__(self, stream: object | None, *uses: object, device: object | None = None, permissive: bool = False) -> None: ...
+
+    def preflight(self) -> tuple[typing.Any, ...]:
+        """Check all uses and queue the waits. Returns a tuple of DeviceArray."""
+
+    def commit(self) -> None:
+        """Record the uses, after the launches were submitted."""
+
+    def cancel(self) -> None:
+        """End the recorder; nothing was submitted."""
+
+    @property
+    def skipped(self) -> int:
+        """The number of uses that were skipped."""
+
+    def __len__(self) -> int: ...
+
+    def __enter__(self) -> tuple[typing.Any, ...]: ...
+
+    def __exit__(self, type: object | None = None, value: object | None = None, traceback: object | None = None) -> None: ...
+
+def launch_statistics() -> dict[str, typing.Any]:
+    """Return how many recorders ended without a commit, as ``{'dropped'}``."""
 
 __version__: str
 

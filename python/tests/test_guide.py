@@ -1,0 +1,45 @@
+"""The programs of the guide and the examples run."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+root = pathlib.Path(__file__).resolve().parent.parent.parent
+block = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.M)
+guide = root / "docs/guide"
+pages = [*sorted(guide.glob("python-*.md")), *sorted(guide.glob("from-*.md")), root / "python/README.md"]
+examples = sorted((root / "python/examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("page", pages, ids=lambda page: page.stem)
+def test_the_programs_of_a_page_run(page: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """All blocks of a page are one program. Empty lines keep the line numbers of the page."""
+    text = page.read_text()
+    if "import pyarrow" in text:
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    program = ""
+    for found in block.finditer(text):
+        line = text.count("\n", 0, found.start(1))
+        program += "\n" * (line - program.count("\n")) + found[1]
+    path = tmp_path / (page.stem.replace("-", "_") + ".py")
+    path.write_text(program)
+    ended = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 0, f"{page}\n{ended.stderr}"
+    assert ended.stderr == ""
+
+
+def test_there_are_pages_and_examples() -> None:
+    assert len(pages) >= 8
+    assert len(examples) >= 4
+
+
+@pytest.mark.parametrize("example", examples, ids=lambda example: example.stem)
+def test_an_example_runs(example: pathlib.Path) -> None:
+    ended = subprocess.run([sys.executable, example], capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout != ""

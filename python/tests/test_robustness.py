@@ -1,0 +1,251 @@
+"""Forks, threads, signals, the end of the interpreter and sub-interpreters. Most cases need a process of their own."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import ternmem as tern
+
+
+def run(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program with the leak warnings of nanobind."""
+    given = {**os.environ, "TERNMEM_LEAK_WARNINGS": "1", **environment}
+    return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False,
+                          timeout=60, env=given)
+
+
+specs = ["host", "sim:0", "cuda:0?driver=sim"]
+
+# --- Fork
+
+after_fork = """
+import os, sys
+import numpy as np
+import ternmem as tern
+
+device = tern.open_device(sys.argv[1])
+unified = tern.UnifiedBuffer(100, device=device).fill(1)
+unified.sync_to_device()
+buffer = tern.Buffer(100, device=device).fill(1)
+device.synchronize()
+kept = np.asarray(unified)
+child = os.fork()
+if child == 0:
+    assert (kept == 1).all()
+    uses = [lambda: buffer.fill(2), lambda: tern.Stream(device), device.synchronize, lambda: unified.read_device(),
+            lambda: tern.Buffer(10, device=device).allocate()]
+    for use in uses:
+        try:
+            use()
+            os._exit(3)
+        except tern.AfterForkError as error:
+            assert error.code == "after_fork"
+            assert "after the fork" in str(error)
+    own = tern.UnifiedBuffer(10, device=tern.open_device("host")).fill(3)
+    assert (own.to_numpy() == 3).all()
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert (buffer.to_numpy() == 1).all()
+"""
+
+
+@pytest.mark.parametrize("spec", specs)
+def test_a_child_may_use_host_memory_and_no_device_of_its_parent(spec: str) -> None:
+    ended = run(after_fork, spec)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+# --- The end of the interpreter
+
+open_at_exit = """
+import sys
+import ternmem as tern
+
+device = tern.open_device(sys.argv[1])
+first = tern.UnifiedBuffer(100, device=device).fill(1)
+second = tern.UnifiedBuffer(100, device=device).fill(1)
+host_lease, device_lease = first.rw_host(), second.rw_device()
+array, lent = host_lease.array, device_lease.array
+buffer, stream = tern.Buffer(100, device=device), tern.Stream(device)
+buffer.fill(1, stream)
+capsule = buffer.__dlpack__(max_version=(1, 0))
+cycle = [buffer]
+cycle.append(cycle)
+print("end")
+"""
+
+
+@pytest.mark.parametrize("spec", specs)
+def test_a_program_may_end_with_leases_open(spec: str) -> None:
+    ended = run(open_at_exit, spec, TERNMEM_LEAK_WARNINGS="1")
+    assert (ended.returncode, ended.stdout) == (0, "end\n"), ended.stderr
+    assert ended.stderr == ""
+
+
+def test_a_program_may_end_while_threads_work() -> None:
+    ended = run(
+        "import threading, ternmem as tern\n"
+        "buffer = tern.UnifiedBuffer(1000, device='sim').fill(1)\n"
+        "def work():\n"
+        "    while True:\n"
+        "        with buffer.rw_host(wait=10) as array: array += 1\n"
+        "for _ in range(4): threading.Thread(target=work, daemon=True).start()\n"
+        "import time; time.sleep(0.1); print('end')\n"
+    )
+    assert (ended.returncode, ended.stdout) == (0, "end\n"), ended.stderr
+
+
+# --- Threads
+
+
+def test_eight_threads_use_one_device(device: tern.Device) -> None:
+    failures: list[BaseException] = []
+    shared = tern.UnifiedBuffer(256, "int64", device=device).zeros()
+    start = threading.Barrier(8)
+
+    def work(number: int) -> None:
+        try:
+            start.wait()
+            with tern.Stream(device, f"worker {number}") as stream:
+                for i in range(50):
+                    buffer = tern.Buffer(1000, "int32", device)
+                    buffer.fill(number * 100 + i, stream)
+                    assert (buffer.to_numpy() == number * 100 + i).all()
+                    own = tern.UnifiedBuffer(100, device=device).fill(i)
+                    own.sync_to_device()
+                    own.drop_host()
+                    assert (own.to_numpy() == i).all()
+                    with shared.rw_host(wait=60) as array:
+                        array += 1
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[0]
+    assert (shared.to_numpy() == 400).all()
+
+
+def test_a_wait_lets_other_threads_run() -> None:
+    device = tern.sim.open(seed=1, mode="collect", print_findings=False)
+    stream = device.stream("held")
+    buffer = tern.Buffer(100, device=device)
+    hold = tern.sim.hold(stream)
+    buffer.fill(1, stream)
+    waiting = threading.Thread(target=buffer.to_numpy)
+    waiting.start()
+    start = time.perf_counter()
+    for _ in range(1000):
+        tern.Buffer(10, device="host")
+    assert time.perf_counter() - start < 5
+    assert waiting.is_alive()
+    tern.sim.resume(device, hold)
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+# --- Sub-interpreters
+
+
+def test_a_sub_interpreter_is_refused() -> None:
+    ended = run(
+        "try: import _interpreters as interpreters\n"
+        "except ImportError: import _xxsubinterpreters as interpreters\n"
+        "import ternmem\n"
+        "made = interpreters.create()\n"
+        "code = '''\n"
+        "try:\n"
+        "    import ternmem\n"
+        "except ImportError as error:\n"
+        "    print(error, flush=True)\n"
+        "'''\n"
+        "interpreters.run_string(made, code)\n"
+    )
+    assert "main interpreter only" in ended.stdout or "does not support loading in subinterpreters" in ended.stdout, ended
+
+
+# --- Ctrl-C
+
+interrupted = """
+import os, signal, sys, threading, time
+import ternmem as tern
+
+device = tern.sim.open(seed=1, mode="collect", print_findings=False)
+stream = device.stream("held")
+buffer, unified = tern.Buffer(10, device=device), tern.UnifiedBuffer(10, device=device).fill(1)
+unified.sync_to_device()
+device.synchronize()
+hold = tern.sim.hold(stream)
+buffer.fill(1, stream)
+unified.fill(2, stream)
+event = tern.Event(device)
+stream.record(event)
+leased = tern.UnifiedBuffer(10, device="host").fill(1)
+leases = []
+other = threading.Thread(target=lambda: leases.append(leased.rw_host()))
+other.start()
+other.join()
+waits = {
+    "stream": stream.synchronize, "mark": stream.mark().wait, "event": event.synchronize, "device": device.synchronize,
+    "buffer": buffer.synchronize, "to_numpy": buffer.to_numpy, "copy_from": lambda: buffer.copy_from([0.0] * 10),
+    "unified": unified.wait, "read_host": unified.read_host, "host": lambda: unified.host, "lease": lambda: leased.rw_host(60),
+}
+sent = []
+def interrupt():
+    sent.append(time.perf_counter())
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Timer(0.2, interrupt).start()
+try:
+    waits[sys.argv[1]]()
+    print("returned")
+except KeyboardInterrupt:
+    print("interrupted", "promptly" if time.perf_counter() - sent[0] < 1 else "late")
+tern.sim.resume(device, hold)
+device.synchronize()
+assert (buffer.to_numpy() == 1).all(), "the work goes on"
+"""
+
+
+@pytest.mark.parametrize("wait", ["stream", "mark", "event", "device", "buffer", "to_numpy", "copy_from", "unified", "read_host",
+                                  "host", "lease"])
+def test_ctrl_c_ends_a_wait(wait: str) -> None:
+    ended = run(interrupted, wait)
+    assert (ended.returncode, ended.stdout) == (0, "interrupted promptly\n"), ended.stderr
+
+
+# --- Leaks
+
+
+def test_a_tracking_resource_names_the_line_of_a_leak() -> None:
+    resource = tern.TrackingResource(tern.Pool("sim", limit_bytes=4 << 20))
+    kept = tern.Buffer(100, resource=resource, tag="kept").allocate()
+    (block,) = resource.live_blocks()
+    assert block["bytes"] == 400
+    assert block["tag"] == "kept"
+    assert str(block["site"]).startswith(__file__)
+    assert "kept" in resource.leak_report()
+    del kept
+    resource.device.synchronize()
+    assert resource.leak_report() == "no live blocks"
+
+
+def test_the_suite_reports_a_leak(tmp_path: pathlib.Path) -> None:
+    here = pathlib.Path(__file__).resolve().parent
+    (tmp_path / "conftest.py").write_text((here / "conftest.py").read_text())
+    (tmp_path / "test_leak.py").write_text(
+        "import ternmem as tern\nkept = []\ndef test_keeps():\n    kept.append(tern.Buffer(10, device='host').allocate())\n"
+    )
+    ended = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_leak.py"], cwd=tmp_path,
+                           capture_output=True, text=True, check=False)
+    assert ended.returncode != 0
+    assert "test_leak.py:4" in ended.stdout
