@@ -1,9 +1,9 @@
 #include "python_kernel.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <list>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 
@@ -14,8 +14,15 @@
 namespace tern::python {
 namespace {
 
+/// The number of this thread. Numbers are not reused, as the ids of the system are.
+std::uint64_t this_thread() {
+  static constinit std::atomic<std::uint64_t> count = 0;
+  thread_local const std::uint64_t number = ++count;
+  return number;
+}
+
 struct Kept {
-  std::thread::id thread;
+  std::uint64_t thread = 0;
   DeviceId device;
   StreamId stream;
   PyObject* exception = nullptr;  // owned
@@ -33,10 +40,10 @@ std::vector<std::shared_ptr<void>>& kept_handles() {
 
 /// The thread that launches, by launch. The simulated device runs kernels on any thread.
 struct Launcher {
-  std::thread::id thread = std::this_thread::get_id();
+  std::uint64_t thread = this_thread();
 };
 
-void keep_exception(const FunctionLaunch& launch, std::thread::id thread, const std::string& kernel, nb::python_error& error) {
+void keep_exception(const FunctionLaunch& launch, std::uint64_t thread, const std::string& kernel, nb::python_error& error) {
   nb::object exception = nb::borrow(error.value());
   try {
     const std::string where = launch.site.is_known() ? std::string(", launched at ") + launch.site.file + ":" + std::to_string(launch.site.line) : "";
@@ -82,7 +89,7 @@ void settle_launches(DeviceId device, StreamId stream) {
   {
     const std::lock_guard lock(kept_mutex);
     const auto found = std::ranges::find_if(kept(), [&](const Kept& one) {
-      return one.thread == std::this_thread::get_id() || (device && one.device == device) || (stream && one.stream == stream);
+      return one.thread == this_thread() || (device && one.device == device) || (stream && one.stream == stream);
     });
     if (found == kept().end()) return;
     raised = found->exception;

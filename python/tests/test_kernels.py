@@ -7,6 +7,7 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -272,6 +273,41 @@ def test_an_exception_reaches_a_waiter_on_another_thread(wait: str) -> None:
     begin.set()
     thread.join(30)
     assert len(caught) == 1
+
+
+def test_an_exception_of_a_thread_that_has_ended_is_not_raised_by_a_later_one() -> None:
+    device, other = tern.open_device("host"), sim.open(seed=1)
+    x = filled(device, 1)
+    device.synchronize()
+    failed = threading.Event()
+
+    def fail(a: Any) -> None:
+        failed.set()
+        raise _Odd("in the kernel")
+
+    def launch() -> None:
+        Kernel.from_function(device, fail).launch(device.stream("failing"), 1, inout(x))
+        assert failed.wait(20)
+        time.sleep(0.05)
+
+    thread = threading.Thread(target=launch)
+    thread.start()
+    thread.join()
+    raised: list[BaseException] = []
+
+    def unrelated() -> None:
+        try:
+            filled(other, 1).to_numpy()
+        except _Odd as error:
+            raised.append(error)
+
+    for _ in range(5):  # the system reuses the id of the first thread
+        thread = threading.Thread(target=unrelated)
+        thread.start()
+        thread.join()
+    assert raised == []
+    with pytest.raises(_Odd):
+        device.synchronize()
 
 
 def test_an_awaited_mark_raises_the_exception() -> None:
