@@ -49,31 +49,37 @@ def leases(device: tern.Device) -> None:
     report("device lease with a DeviceArray", ns(with_device))
 
 
-def round_trips() -> None:
-    buffer = tern.Buffer(1024, "float32", "host").fill(1)
+def round_trips(device: tern.Device) -> None:
     array = np.zeros(1024, "float32")
-    own = ns(lambda: np.from_dlpack(array))
-    report("numpy to numpy", own)
-    report("tern to numpy", ns(lambda: np.from_dlpack(buffer)), "beside numpy to numpy")
-    report("numpy to tern", ns(lambda: tern.from_dlpack(array)), "beside numpy to numpy")
+    buffer = tern.Buffer(1024, "float32", "host").fill(1)
+    report("numpy to numpy", ns(lambda: np.from_dlpack(array)))
+    report("tern to numpy", ns(lambda: np.from_dlpack(buffer)))
+    report("numpy to tern", ns(lambda: tern.from_dlpack(array)))
     try:
         import torch
     except ImportError:
         print("torch is not installed, so its round trips are not measured")
         return
-    tensor = torch.zeros(1024)
+    torch_round_trips(torch, buffer, torch.zeros(1024), "")
+    if device.spec == "cuda:0" and torch.cuda.is_available():
+        there = tern.Buffer(1024, "float32", device).fill(1)
+        device.synchronize()
+        torch_round_trips(torch, there, torch.zeros(1024, device="cuda"), " on cuda")
+
+
+def torch_round_trips(torch: Any, buffer: tern.Buffer, tensor: Any, where: str) -> None:
     own = ns(lambda: torch.from_dlpack(tensor))
     there, back = ns(lambda: torch.from_dlpack(buffer)), ns(lambda: tern.from_dlpack(tensor))
-    report("torch to torch", own)
-    report("tern to torch", there, f"{there / own:.2f} x torch to torch, goal 2")
-    report("torch to tern", back, f"{back / own:.2f} x torch to torch, goal 2")
+    report(f"torch to torch{where}", own)
+    report(f"tern to torch{where}", there, f"{there / own:.2f} x torch to torch, goal 2")
+    report(f"torch to tern{where}", back, f"{back / own:.2f} x torch to torch, goal 2")
 
 
 def main(arguments: list[str]) -> None:
     device = tern.open_device(arguments[0]) if arguments else tern.best_device()
     print(f"ternmem {tern.__version__} on {device.spec}")
     leases(device)
-    round_trips()
+    round_trips(device)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 #include "interpreter_lock.hpp"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -36,6 +38,8 @@ LockReleased::~LockReleased() {
 
 void add_interpreter_lock(nanobind::module_& module) {
   module.def("_begin_end", &begin_end);
+  // A child has one thread, and the counter may include threads of the parent.
+  pthread_atfork(nullptr, nullptr, [] { returning_threads = 0; });
   nanobind::module_::import_("atexit").attr("register")(module.attr("_begin_end"));
 }
 

@@ -27,11 +27,13 @@ inline void check_signals() {
 template <class IsReady>
 bool is_ready_in_turn(IsReady& is_ready) {
   using Clock = std::chrono::steady_clock;
-  const Clock::time_point end = Clock::now() + turn;
+  Clock::time_point end;  // read after the first query, because most calls need one query only
   for (std::chrono::microseconds pause(5);; pause = std::min(pause * 2, std::chrono::microseconds(1000))) {
     const Result<bool> ready = is_ready();
     if (!ready || *ready) return true;
-    if (Clock::now() >= end) return false;
+    const Clock::time_point now = Clock::now();
+    if (end == Clock::time_point()) end = now + turn;
+    if (now >= end) return false;
     std::this_thread::sleep_for(pause);
   }
 }

@@ -36,6 +36,7 @@ def no_leaks() -> Iterator[None]:
     leaked = []
     for device, resource in tracked:
         device.synchronize()
+        tern.reclaim_exported()
         tern.reclaim_deferred()
         if resource.live_blocks():
             leaked.append(f"{device.spec}: {resource.leak_report()}")

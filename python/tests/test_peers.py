@@ -212,6 +212,13 @@ def torch_cuda() -> Any:
     torch = peer("torch")
     if not torch.cuda.is_available():
         pytest.skip("this torch has no CUDA device")
+    # The driver loads a kernel with its first launch, and may wait for running kernels then.
+    warm = torch.zeros(8, device="cuda")
+    torch.cuda._sleep(1)
+    warm.fill_(1)
+    warm += 1
+    assert (warm.clone() == 2).all().item()
+    torch.cuda.synchronize()
     return torch
 
 
@@ -228,6 +235,11 @@ def spin_kernel(cupy: Any) -> Callable[[], None]:
     kernel = cupy.RawKernel(
         'extern "C" __global__ void spin(long long n) { long long s = clock64(); while (clock64() - s < n) {} }', "spin"
     )
+    kernel((1,), (1,), (np.int64(1),))
+    warm = cupy.zeros(8, "float32")
+    warm.fill(1)
+    assert bool((warm.copy() == 1).all())
+    cupy.cuda.Device().synchronize()
     return lambda: kernel((1,), (1,), (np.int64(spin_cycles),))
 
 
@@ -238,7 +250,8 @@ def test_torch_is_ordered_after_tern(gpu: tern.Device) -> None:
     gpu.synchronize()
     with torch.cuda.stream(producer):
         torch.cuda._sleep(spin_cycles)
-    buffer.fill(9, tern.Stream.borrow(producer.cuda_stream, gpu))
+    ours = tern.Stream.borrow(producer.cuda_stream, gpu)
+    buffer.fill(9, ours)
     with torch.cuda.stream(consumer):
         tensor = torch.from_dlpack(buffer)  # passes its current stream to __dlpack__
         assert tensor.data_ptr() == buffer.ptr
@@ -269,7 +282,8 @@ def test_an_explicit_stream_waits_and_minus_one_does_not(gpu: tern.Device) -> No
     gpu.synchronize()
     with torch.cuda.stream(producer):
         torch.cuda._sleep(spin_cycles)
-    buffer.fill(4, tern.Stream.borrow(producer.cuda_stream, gpu))
+    ours = tern.Stream.borrow(producer.cuda_stream, gpu)
+    buffer.fill(4, ours)
     free = buffer.__dlpack__(stream=-1)
     with torch.cuda.stream(unordered):
         early = torch.utils.dlpack.from_dlpack(free).clone()
@@ -290,7 +304,8 @@ def test_a_device_lease_is_ordered_by_its_stream(gpu: tern.Device) -> None:
     unified.sync_to_device()
     gpu.synchronize()
     copies = moved()
-    with unified.rw_device(tern.Stream.borrow(side.cuda_stream, gpu)) as lent, torch.cuda.stream(side):
+    ours = tern.Stream.borrow(side.cuda_stream, gpu)
+    with unified.rw_device(ours) as lent, torch.cuda.stream(side):
         tensor = torch.from_dlpack(lent)
         torch.cuda._sleep(spin_cycles)
         tensor += 1
@@ -308,7 +323,8 @@ def test_cupy_is_ordered_after_tern(gpu: tern.Device) -> None:
         gpu.synchronize()
         with producer:
             spin()
-        buffer.fill(9, tern.Stream.borrow(producer.ptr, gpu))
+        ours = tern.Stream.borrow(producer.ptr, gpu)
+        buffer.fill(9, ours)
         with consumer:
             array = take(buffer)
             assert array.data.ptr == buffer.ptr
@@ -341,7 +357,8 @@ def test_jax_is_ordered_after_tern(gpu: tern.Device) -> None:
     gpu.synchronize()
     with torch.cuda.stream(producer):
         torch.cuda._sleep(spin_cycles)
-    buffer.fill(9, tern.Stream.borrow(producer.cuda_stream, gpu))
+    ours = tern.Stream.borrow(producer.cuda_stream, gpu)
+    buffer.fill(9, ours)
     array = jax.numpy.from_dlpack(buffer)
     assert bool((array == 9).all())
     back = plain(tern.from_dlpack(array + 1))
