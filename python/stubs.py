@@ -3,7 +3,7 @@
 nanobind's stubgen reads the signatures from the built module. This program completes them: nanobind
 writes ``object`` where a binding builds a Python object by hand, and it does not know the bases of exceptions.
 With ``--check`` nothing is written, and the exit status says whether the stubs are in step: 0 yes, 1 no, 2 that
-they were written with another version of nanobind, which words them differently.
+they were written with another version of nanobind or Python, which words them differently.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ if not any((folder / "ternmem").glob("_core*.so")):
     # The module lies elsewhere, and PYTHONPATH or the interpreter knows where.
     sys.path[:] = [path for path in sys.path if pathlib.Path(path).resolve() != folder]
 stubs = folder / "ternmem" / "_core"
+
+versions = f"nanobind {nanobind.__version__} and Python {sys.version_info.major}.{sys.version_info.minor}"
 
 # Results that bindings return as a plain Python object, by name.
 ARRAY = "npt.NDArray[typing.Any]"
@@ -98,7 +100,7 @@ def finished(text: str, is_top: bool) -> str:
         lines.append(completed(line, scope))
         if found and scope in MEMBERS:
             lines += [f"    {member}" for member in MEMBERS[scope]] + [""]
-    head = [f"# Written by python/stubs.py with nanobind {nanobind.__version__}. Do not edit.", "import builtins", "import collections.abc", "import typing", "",
+    head = [f"# Written by python/stubs.py with {versions}. Do not edit.", "import builtins", "import collections.abc", "import typing", "",
             "import numpy.typing as npt"]
     if is_top:
         lines.append("\n__version__: str")
@@ -120,8 +122,8 @@ def main(arguments: list[str]) -> int:
     if written == wanted:
         return 0
     if "--check" in arguments:
-        if not all(f"with nanobind {nanobind.__version__}." in text for text in written.values()):
-            print(f"The stubs were written with another nanobind than {nanobind.__version__}.")
+        if not all(f"with {versions}." in text for text in written.values()):
+            print(f"The stubs were written with other versions than {versions}.")
             return 2
         print("The stubs in python/ternmem/_core are not those of the built module: run python python/stubs.py.")
         return 1

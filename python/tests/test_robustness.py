@@ -26,7 +26,7 @@ specs = ["host", "sim:0", "cuda:0?driver=sim"]
 # --- Fork
 
 after_fork = """
-import os, sys
+import os, sys, warnings
 import numpy as np
 import ternmem as tern
 
@@ -36,6 +36,7 @@ unified.sync_to_device()
 buffer = tern.Buffer(100, device=device).fill(1)
 device.synchronize()
 kept = np.asarray(unified)
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks of several threads
 child = os.fork()
 if child == 0:
     assert (kept == 1).all()

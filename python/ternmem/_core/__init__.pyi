@@ -1,4 +1,4 @@
-# Written by python/stubs.py with nanobind 3.1.0. Do not edit.
+# Written by python/stubs.py with nanobind 3.1.0 and Python 3.11. Do not edit.
 import builtins
 import collections.abc
 import typing
