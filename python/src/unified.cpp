@@ -288,7 +288,16 @@ DeviceArray PyUnified::device_array(const RawLease& lease, StreamRef stream, boo
   return {storage, device, lease.address(), shape, raw_.dtype(), is_read_only, stream};
 }
 
+void PyUnified::take_host_writes() const {
+  const std::atomic_ref is_lent(is_host_lent_);
+  if (!is_lent.load(std::memory_order_relaxed) || !is_lent.exchange(false)) return;
+  const CallSite site = here();
+  // Fails if the host copy is gone, and with it what was written.
+  static_cast<void>(without_gil([&] { return raw_.try_mark_dirty(Place::host(), {}, site); }));
+}
+
 nb::object PyUnified::host() {
+  take_host_writes();
   const CallSite site = here();
   RawLease lease = call_when_ready([&] { return is_ready(raw_, Access::read_write); },
                                          [&] { return raw_.open_host(Access::read_write, LeaseWait::never(), site); });
@@ -300,10 +309,12 @@ nb::object PyUnified::host() {
     host_array_storage_ = id;
   }
   released([&] { lease.close(); });
+  std::atomic_ref(is_host_lent_) = true;
   return host_array_;
 }
 
 nb::object PyUnified::device() {
+  take_host_writes();
   const CallSite site = here();
   if (is_on_host_device()) {
     // The same array as `host`, without marking the host dirty.
@@ -332,6 +343,7 @@ nb::object PyUnified::device() {
 }
 
 nb::object PyUnified::read_array() {
+  take_host_writes();
   const CallSite site = here();
   RawLease lease = call_when_ready([&] { return is_ready(raw_, Access::read); },
                                          [&] { return raw_.open_host(Access::read, LeaseWait::never(), site); });
@@ -342,6 +354,7 @@ nb::object PyUnified::read_array() {
 }
 
 void PyUnified::allocate(bool host, bool device) {
+  take_host_writes();
   const CallSite site = here();
   const bool is_written = released([&] { return raw_.state(0, raw_.size_bytes()); }) != BufferState::uninitialized;
   const Access access = is_written ? Access::read : Access::discard;
@@ -367,6 +380,7 @@ void PyUnified::free() {
 }
 
 void PyUnified::drop(bool is_host) {
+  take_host_writes();
   const CallSite site = here();
   const Place place = is_host ? Place::host() : raw_.device().place();
   without_gil([&] { return raw_.try_drop(place, Drop::write_back, site); }).value();

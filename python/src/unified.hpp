@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <optional>
 
 #include "host_memory.hpp"
@@ -33,7 +34,10 @@ class PyUnified {
   PyUnified(PyUnified&&) = default;
   ~PyUnified();
 
-  [[nodiscard]] const RawUnified& raw() const noexcept { return raw_; }
+  [[nodiscard]] const RawUnified& raw() const {
+    take_host_writes();
+    return raw_;
+  }
   [[nodiscard]] BufferState state() const noexcept;
   [[nodiscard]] bool is_on_host_device() const noexcept { return raw_.device().info().is_host; }
 
@@ -51,7 +55,12 @@ class PyUnified {
   void drop(bool is_host);
 
  private:
+  /// Counts what was written through the array of `host` since the property was read. Writes after
+  /// this need another access or a mark, and checked buffers find the others.
+  void take_host_writes() const;
+
   RawUnified raw_;
+  mutable bool is_host_lent_ = false;  // through std::atomic_ref
   /// The host and the default device take part from the start; a drop ends that.
   bool is_host_dropped_ = false, is_device_dropped_ = false;
   nb::object host_array_;            // of the property `host`

@@ -78,6 +78,7 @@ from ._core import (
     transfer_counts_of_other_tags,
     transfer_gate_statistics,
 )
+from .buffer_pool import BufferPool
 from .errors import *  # noqa: F403
 from .errors import __all__ as _error_names
 from .summary import memory_summary
@@ -87,6 +88,7 @@ __all__ = [
     "Budget",
     "BudgetResource",
     "Buffer",
+    "BufferPool",
     "BufferState",
     "CopyRequiredError",
     "Device",

@@ -46,6 +46,7 @@ class UnifiedBuffer(_core.UnifiedBuffer):
     """
 
     __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)
+    _pool: Any = None  # the BufferPool that it was acquired from, and the key there
 
     @property
     def state(self) -> BufferState:

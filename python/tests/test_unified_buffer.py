@@ -237,6 +237,24 @@ def test_an_independent_copy_is_independent(device: tern.Device) -> None:
     assert (buffer.to_numpy() == 1).all()
 
 
+def test_checked_buffers_find_writes_through_a_kept_array(accelerator: tern.Device) -> None:
+    buffer = UnifiedBuffer(1000, device=accelerator, checked=True)
+    kept = buffer.host
+    kept[:] = 1
+    buffer.sync_to_device()
+    buffer.host[:] = 2
+    buffer.host[:] = 3
+    assert (buffer.to_numpy() == 3).all()
+    buffer.sync_to_device()
+    kept[:] = 4
+    with pytest.raises(tern.ViolationError, match="mark_host_dirty"):
+        buffer.device
+    buffer.mark_host_dirty()
+    buffer.sync_to_device()
+    buffer.drop_host()
+    assert (buffer.to_numpy() == 4).all()
+
+
 def test_there_is_no_metal(device: tern.Device) -> None:
     buffer = made(device)
     with pytest.raises(tern.MetalError):
