@@ -309,7 +309,7 @@ nb::object PyUnified::host() {
     host_array_storage_ = id;
   }
   released([&] { lease.close(); });
-  std::atomic_ref(is_host_lent_) = true;
+  std::atomic_ref<bool>(is_host_lent_).store(true);
   return host_array_;
 }
 
