@@ -26,7 +26,10 @@ void begin_end() {
 
 }  // namespace
 
+thread_local constinit int LockReleased::depth_ = 0;
+
 LockReleased::~LockReleased() {
+  --depth_;
   ++returning_threads;
   if (is_ending && std::this_thread::get_id() != ending_thread) {
     --returning_threads;

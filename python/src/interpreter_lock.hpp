@@ -13,12 +13,18 @@ namespace tern::python {
 /// Releases the interpreter lock and takes it again.
 class LockReleased {
  public:
-  LockReleased() noexcept : thread_(PyEval_SaveThread()) {}
+  LockReleased() noexcept : thread_(PyEval_SaveThread()) { ++depth_; }
   LockReleased(const LockReleased&) = delete;
   LockReleased& operator=(const LockReleased&) = delete;
   ~LockReleased();
 
+  /// Whether this thread has released the lock. A Python function that the library calls meanwhile
+  /// takes the lock, and this stays true.
+  [[nodiscard]] static bool is_active() noexcept { return depth_ > 0; }
+
  private:
+  static thread_local constinit int depth_;
+
   PyThreadState* thread_;
 };
 

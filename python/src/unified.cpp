@@ -291,9 +291,9 @@ DeviceArray PyUnified::device_array(const RawLease& lease, StreamRef stream, boo
 void PyUnified::take_host_writes() const {
   const std::atomic_ref is_lent(is_host_lent_);
   if (!is_lent.load(std::memory_order_relaxed) || !is_lent.exchange(false)) return;
-  const CallSite site = here();
+  const auto mark = [this] { return raw_.try_mark_dirty(Place::host(), {}, host_site_); };
   // Fails if the host copy is gone, and with it what was written.
-  static_cast<void>(without_gil([&] { return raw_.try_mark_dirty(Place::host(), {}, site); }));
+  static_cast<void>(LockReleased::is_active() ? mark() : released(mark));
 }
 
 nb::object PyUnified::host() {
@@ -309,6 +309,7 @@ nb::object PyUnified::host() {
     host_array_storage_ = id;
   }
   released([&] { lease.close(); });
+  host_site_ = site;
   std::atomic_ref<bool>(is_host_lent_).store(true);
   return host_array_;
 }

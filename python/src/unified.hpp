@@ -61,6 +61,7 @@ class PyUnified {
 
   RawUnified raw_;
   mutable bool is_host_lent_ = false;  // through std::atomic_ref
+  CallSite host_site_;                  // of the last access
   /// The host and the default device take part from the start; a drop ends that.
   bool is_host_dropped_ = false, is_device_dropped_ = false;
   nb::object host_array_;            // of the property `host`
