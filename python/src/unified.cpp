@@ -291,9 +291,15 @@ DeviceArray PyUnified::device_array(const RawLease& lease, StreamRef stream, boo
 void PyUnified::take_host_writes() const {
   const std::atomic_ref is_lent(is_host_lent_);
   if (!is_lent.load(std::memory_order_relaxed) || !is_lent.exchange(false)) return;
-  const auto mark = [this] { return raw_.try_mark_dirty(Place::host(), {}, host_site_); };
-  // Fails if the host copy is gone, and with it what was written.
-  static_cast<void>(LockReleased::is_active() ? mark() : released(mark));
+  const auto seal = [this] {
+    // Another lease may be open, or the host copy may be gone.
+    if (!raw_.try_mark_dirty(Place::host(), {}, host_site_)) return;
+    try {
+      raw_.open_host(Access::read_write, LeaseWait::never(), host_site_).close();
+    } catch (const Error&) {
+    }
+  };
+  LockReleased::is_active() ? seal() : released(seal);
 }
 
 nb::object PyUnified::host() {
@@ -310,7 +316,7 @@ nb::object PyUnified::host() {
   }
   released([&] { lease.close(); });
   host_site_ = site;
-  std::atomic_ref<bool>(is_host_lent_).store(true);
+  if (raw_.is_checked()) std::atomic_ref<bool>(is_host_lent_).store(true);
   return host_array_;
 }
 

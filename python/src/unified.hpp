@@ -55,8 +55,8 @@ class PyUnified {
   void drop(bool is_host);
 
  private:
-  /// Counts what was written through the array of `host` since the property was read. Writes after
-  /// this need another access or a mark, and checked buffers find the others.
+  /// For checked buffers: allows what was written through the array of `host` since the property was
+  /// read. Later writes need another access or a mark, or the next lease finds them.
   void take_host_writes() const;
 
   RawUnified raw_;

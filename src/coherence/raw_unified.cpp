@@ -219,6 +219,8 @@ bool RawUnified::is_pinned() const noexcept { return core_ != nullptr && core_->
 
 bool RawUnified::is_guarded() const noexcept { return core_ != nullptr && core_->is_guarded(); }
 
+bool RawUnified::is_checked() const noexcept { return core_ != nullptr && core_->is_checked(); }
+
 StorageHandle RawUnified::storage_of(Place place) const noexcept {
   return core_ != nullptr ? core_->storage_of(place) : StorageHandle();
 }

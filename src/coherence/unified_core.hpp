@@ -248,6 +248,7 @@ class UnifiedCore final : public LaunchMemory {
   [[nodiscard]] bool is_guarded() const noexcept;
   [[nodiscard]] bool has_copy(Place place) const noexcept;
   [[nodiscard]] StorageHandle storage_of(Place place) const noexcept;
+  [[nodiscard]] bool is_checked() const noexcept { return is_checked_; }
   [[nodiscard]] BufferState state(ByteRange range) const noexcept;
   [[nodiscard]] std::vector<Place> valid_places(ByteRange range) const;
   [[nodiscard]] bool is_stale_on(ByteRange range, Place place) const noexcept;

@@ -162,6 +162,8 @@ class TERN_EXPORT RawUnified {
   /// its lease, such as arrays of Python. Call it while a lease on the place is open. The holder
   /// must not begin uses of the storage.
   [[nodiscard]] StorageHandle storage_of(Place place) const noexcept;
+  /// Whether writes of the host without a lease are detected. See UnifiedOptions::checked.
+  [[nodiscard]] bool is_checked() const noexcept;
   /// Returns the state of a range of this view, or `uninitialized` if the range is outside of the
   /// view.
   [[nodiscard]] BufferState state(std::size_t offset, std::size_t bytes) const noexcept;
