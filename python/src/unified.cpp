@@ -342,6 +342,10 @@ nb::object PyUnified::device() {
   if (state() == BufferState::uninitialized) {
     allocate(false, true);
   } else {
+    if (raw_.is_checked()) {
+      // A lease checks the host copy even if there is nothing to copy.
+      without_gil([&] { raw_.open_device(Access::read, raw_.device().default_stream(), LeaseWait::never(), site).close(); });
+    }
     without_gil([&] { return raw_.try_sync_to_device(site); }).value();
   }
   const StorageHandle storage = released([&] { return raw_.storage_of(raw_.device().place()); });

@@ -247,9 +247,8 @@ def test_checked_buffers_find_writes_through_a_kept_array(accelerator: tern.Devi
     assert (buffer.to_numpy() == 3).all()
     buffer.sync_to_device()
     kept[:] = 4
-    for use in (buffer.to_numpy, buffer.read_host, lambda: buffer.host):
-        with pytest.raises(tern.ViolationError, match="mark_host_dirty"):
-            use()
+    with pytest.raises(tern.ViolationError, match="mark_host_dirty"):
+        buffer.device
     buffer.mark_host_dirty()
     buffer.sync_to_device()
     buffer.drop_host()
