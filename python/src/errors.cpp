@@ -87,7 +87,8 @@ nb::object object_of(const Failure::Field& field) {
   }
 }
 
-/// Sets the Python exception of the error. The fields of the failure become attributes.
+}  // namespace
+
 void raise_in_python(const Error& error) {
   const Failure& failure = error.failure();
   PyObject* const type = classes[static_cast<std::size_t>(failure.code())];
@@ -107,11 +108,19 @@ void raise_in_python(const Error& error) {
   PyErr_SetObject(type, made.ptr());
 }
 
-}  // namespace
-
 void refuse_type(const char* text) { raise(Failure(ErrorCode::type_mismatch, "{what}.").with("what", text), here()); }
 void refuse_value(const char* text) { raise(Failure(ErrorCode::invalid_argument, "{what}.").with("what", text), here()); }
 void refuse_index(const char* text) { raise(Failure(ErrorCode::out_of_bounds, "{what}.").with("what", text), here()); }
+
+void refuse_choice(const char* option, std::string_view given, const char* allowed) {
+  raise(Failure(ErrorCode::invalid_argument, "{option} is '{given}'. Use {allowed}.")
+            .with("option", option)
+            .with("given", given)
+            .with("allowed", allowed),
+        here());
+}
+
+std::string type_text(nb::handle object) { return nb::cast<std::string>(object.type().attr("__name__")); }
 
 void add_errors(nb::module_& module) {
   error_class = PyErr_NewExceptionWithDoc(

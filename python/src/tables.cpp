@@ -450,7 +450,11 @@ Column column_at(const Table& self, nb::handle key) {
   if (index >= 0) {
     if (std::optional<Column> found = self.column(static_cast<std::size_t>(index))) return *std::move(found);
   }
-  refuse_index("there is no such column");
+  raise(Failure(ErrorCode::out_of_bounds, "there is no column {index} in a table of {count} columns.")
+            .with_signed("index", nb::cast<std::int64_t>(key))
+            .with("count", self.arity())
+            .with("generation", std::uint64_t{0}),
+        here());
 }
 
 Table select(const Table& self, nb::handle wanted) {
