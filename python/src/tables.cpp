@@ -332,6 +332,9 @@ void add_column(nb::module_& module) {
                      "tag : str, optional\n    A name for reports.")
       .def(nb::new_(&make_column), nb::arg("values"), nb::arg("type") = nb::none(), nb::arg("device") = nb::none(), nb::kw_only(),
            nb::arg("valid") = nb::none(), nb::arg("tag") = nb::none())
+      .def("__array__", [](const Column&, nb::handle, nb::handle) -> nb::object {
+             refuse_type("NumPy cannot use a Column. Use to_pylist(), or pyarrow.array() for a column in host memory");
+           }, nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none())
       .def_static("allocate", [](nb::handle type, nb::handle capacity, nb::handle device, bool nullable, nb::handle data_bytes) {
             ColumnOptions options;
             options.is_nullable = nullable;

@@ -40,6 +40,13 @@ def test_classes_and_their_members(name: str) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("name", tern.errors.__all__)
+def test_exceptions(name: str) -> None:
+    error = getattr(tern, name)
+    assert error.__doc__
+    assert all(error.__doc__ != base.__doc__ for base in error.__bases__)
+
+
 @pytest.mark.parametrize("name", [name for name in public if callable(getattr(tern, name)) and not inspect.isclass(getattr(tern, name))])
 def test_functions(name: str) -> None:
     assert text(getattr(tern, name))

@@ -1927,6 +1927,8 @@ class Column:
 
     def __init__(self, values: object, type: object | None = None, device: object | None = None, *, valid: object | None = None, tag: str | None = None) -> None: ...
 
+    def __array__(self, dtype: object | None = None, copy: object | None = None) -> npt.NDArray[typing.Any]: ...
+
     @staticmethod
     def allocate(type: object, capacity: object, device: object | None = None, *, nullable: bool = False, data_bytes: object = 0) -> Column:
         """Allocate a column of ``capacity`` values, to be written by kernels."""
