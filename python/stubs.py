@@ -92,6 +92,8 @@ def finished(text: str, is_top: bool) -> str:
     # Methods that the package adds to classes of the module.
     text = re.sub(r"^from ternmem\.(?!_core\b)\w+ import (\([^)]*\)|.*)\n", "", text, flags=re.M)
     text = re.sub(r"^    (__await__|_repr_html_)\b.*\n", "", text, flags=re.M)
+    # Python 3.12 and newer show this slot as a method. MEMBERS has it with types.
+    text = re.sub(r'\n    def __buffer__\(self, flags, /\):\n        """\n[^"]*"""\n', "", text)
     lines = []
     scope = ""
     for line in text.rstrip().splitlines():

@@ -128,6 +128,9 @@ void add_arrays(nb::module_& module) {
       .def("copy_from", &copy_from, nb::arg("values"),
            "Copy elements of the same number in; NumPy's same-kind casts are allowed.")
       .def("to_numpy", &to_numpy, "Return an independent NumPy array with the elements.")
+      .def("__array__", [](const PyArray& self, nb::handle dtype, nb::handle copy) {
+             return nb::cast(self.buffer()).attr("__array__")(dtype, copy);
+           }, nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none())
       .def("__dlpack__", [](const PyArray& self, nb::handle stream, nb::handle max_version, nb::handle dl_device, nb::handle copy) {
              return export_dlpack({self.buffer(), false}, stream, max_version, dl_device, copy);
            }, nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(), nb::arg("dl_device") = nb::none(),

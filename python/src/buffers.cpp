@@ -24,14 +24,14 @@ MemoryKind kind_of(const std::string& text) {
   for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned, MemoryKind::managed}) {
     if (name(kind) == text) return kind;
   }
-  refuse_value("kind is 'device', 'pinned' or 'managed'");
+  refuse_choice("kind", text, "'device', 'pinned' or 'managed'");
 }
 
 Contents contents_of(const std::string& text) {
   if (text == "uninitialized") return Contents::uninitialized;
   if (text == "zero") return Contents::zero;
   if (text == "unspecified") return Contents::unspecified;
-  refuse_value("contents is 'uninitialized', 'zero' or 'unspecified'");
+  refuse_choice("contents", text, "'uninitialized', 'zero' or 'unspecified'");
 }
 
 Buffer make(nb::handle shape, nb::handle dtype, nb::handle device, const std::string& kind, const std::string& contents,
@@ -124,7 +124,15 @@ Buffer part_of(const Buffer& self, nb::handle key) {
     }
     extents[0] = static_cast<std::size_t>(count);
   } else {
-    first = PyNumber_AsSsize_t(key.ptr(), PyExc_IndexError);
+    first = PyIndex_Check(key.ptr()) == 0 ? -1 : PyNumber_AsSsize_t(key.ptr(), PyExc_IndexError);
+    const bool is_other_type = PyIndex_Check(key.ptr()) == 0 || PyErr_ExceptionMatches(PyExc_TypeError) != 0;
+    if (is_other_type) {
+      PyErr_Clear();
+      raise(Failure(ErrorCode::type_mismatch,
+                    "a Buffer takes one integer or one slice as an index, and not {actual}. Copy the elements with to_numpy() first.")
+                .with("actual", type_text(key)),
+            site);
+    }
     if (first == -1 && PyErr_Occurred() != nullptr) nb::raise_python_error();
     if (first < 0) first += static_cast<Py_ssize_t>(rows);
     if (first < 0 || static_cast<std::size_t>(first) >= rows) {
@@ -151,6 +159,8 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
     return PyObject_GetBuffer(array.ptr(), view, flags);
   } catch (nb::python_error& error) {
     error.restore();
+  } catch (const Error& error) {
+    raise_in_python(error);
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_BufferError, error.what());
   }
@@ -168,26 +178,31 @@ void add_buffers(nb::module_& module) {
                      "shape : int or sequence of int\n"
                      "dtype : dtype-like, default float32\n"
                      "device : Device or str, optional\n"
+                     "    By default that of the resource, or else the current device.\n"
                      "kind : {'device', 'pinned', 'managed'}\n"
+                     "    Device memory, page-locked host memory, or memory that migrates between host and device.\n"
                      "contents : {'uninitialized', 'zero', 'unspecified'}\n"
+                     "    A read of uninitialized elements raises NeverWrittenError. Unspecified elements may be read.\n"
                      "tag : str, optional\n"
                      "    A name for reports.\n"
                      "resource : Resource, optional\n"
-                     "    Where the memory comes from.")
+                     "    Where the memory comes from; by default the default resource of the device.")
       .def(nb::new_(&make), nb::arg("shape"), nb::arg("dtype") = nb::none(), nb::arg("device") = nb::none(), nb::kw_only(),
            nb::arg("kind") = "device", nb::arg("contents") = "uninitialized", nb::arg("tag") = nb::none(),
            nb::arg("resource") = nb::none())
-      .def_prop_ro("shape", [](const Buffer& self) { return tuple_of(self.shape()); })
-      .def_prop_ro("dtype", [](const Buffer& self) { return object_of_dtype(self.dtype()); })
-      .def_prop_ro("size", [](const Buffer& self) { return self.size(); })
-      .def_prop_ro("numel", [](const Buffer& self) { return self.size(); })
-      .def_prop_ro("ndim", [](const Buffer& self) { return self.shape().rank(); })
-      .def_prop_ro("nbytes", [](const Buffer& self) { return self.size_bytes(); })
-      .def_prop_ro("device", [](const Buffer& self) { return self.device(); })
-      .def_prop_ro("kind", [](const Buffer& self) { return std::string(name(self.kind())); })
-      .def_prop_ro("is_pinned", &Buffer::is_pinned)
+      .def_prop_ro("shape", [](const Buffer& self) { return tuple_of(self.shape()); }, "The extents.")
+      .def_prop_ro("dtype", [](const Buffer& self) { return object_of_dtype(self.dtype()); },
+                   "The type of an element: a NumPy dtype, or a name if NumPy has no such type.")
+      .def_prop_ro("size", [](const Buffer& self) { return self.size(); }, "The number of elements.")
+      .def_prop_ro("numel", [](const Buffer& self) { return self.size(); }, "The number of elements.")
+      .def_prop_ro("ndim", [](const Buffer& self) { return self.shape().rank(); }, "The number of dimensions.")
+      .def_prop_ro("nbytes", [](const Buffer& self) { return self.size_bytes(); }, "The number of bytes.")
+      .def_prop_ro("device", [](const Buffer& self) { return self.device(); }, "The device of the memory.")
+      .def_prop_ro("kind", [](const Buffer& self) { return std::string(name(self.kind())); },
+                   "The kind of memory: ``'device'``, ``'pinned'``, ``'managed'`` or ``'host'``.")
+      .def_prop_ro("is_pinned", &Buffer::is_pinned, "Whether the memory is page-locked host memory.")
       .def_prop_ro("is_external", &Buffer::is_external, "Whether another library owns the memory.")
-      .def_prop_ro("is_allocated", &Buffer::is_allocated)
+      .def_prop_ro("is_allocated", &Buffer::is_allocated, "Whether the buffer has memory; the first use allocates it.")
       .def_prop_ro("ptr", [](const Buffer& self) { return self.try_address().value(here()); },
                    "The address of the first element.")
       .def("allocate", [](nb::object self, nb::handle stream) {
@@ -196,7 +211,7 @@ void add_buffers(nb::module_& module) {
              const CallSite site = here();
              without_gil([&] { return buffer.try_ensure_allocated(on.get(), site); }).value();
              return self;
-           }, nb::arg("stream") = nb::none(), "Allocate the memory now.")
+           }, nb::arg("stream") = nb::none(), "Allocate the memory now. Returns the buffer.")
       .def("copy_from", &copy_from, nb::arg("source"), nb::arg("stream") = nb::none(),
            "Copy all elements in, from an array or from another Buffer.\n\n"
            "A copy from a Buffer is queued on the stream; from an array the host waits.")
@@ -221,7 +236,7 @@ void add_buffers(nb::module_& module) {
              const CallSite site = here();
              static_cast<void>(without_gil([&] { return buffer.try_fill_bytes(pattern, on.get(), site); }).value());
              return self;
-           }, nb::arg("value"), nb::arg("stream") = nb::none(), "Set every element, in stream order.")
+           }, nb::arg("value"), nb::arg("stream") = nb::none(), "Set every element to one value, in stream order. Returns the buffer.")
       .def("clone", [](const Buffer& self, nb::handle stream) {
              const StreamArgument on(stream, self.device());
              const CallSite site = here();
@@ -232,7 +247,7 @@ void add_buffers(nb::module_& module) {
            }, nb::arg("shape"), "Return the same memory with another shape.")
       .def("view", [](const Buffer& self, nb::handle dtype) { return self.try_as(dtype_of_object(dtype), here()).value(); },
            nb::arg("dtype"), "Return the same memory with another dtype.")
-      .def("__getitem__", &part_of)
+      .def("__getitem__", &part_of, nb::arg("key").none())
       .def("__len__", [](const Buffer& self) {
         if (self.shape().rank() == 0) refuse_type("a 0-d buffer has no length");
         return self.shape().extents()[0];
@@ -261,13 +276,22 @@ void add_buffers(nb::module_& module) {
             .format(tuple_of(self.shape()), object_of_dtype(self.dtype()), std::string(self.device().spec()),
                     std::string(name(self.kind())), self.size_bytes());
       });
-  nb::class_<StridedBuffer>(module, "StridedBuffer", "Elements of another library that are not adjacent in memory.")
-      .def_prop_ro("shape", [](const StridedBuffer& self) { return tuple_of(self.shape()); })
+  nb::class_<StridedBuffer>(module, "StridedBuffer", "Elements of another library that are not adjacent in memory.\n\n"
+                            "from_dlpack() makes it. contiguous() copies the elements to a Buffer.")
+      .def_prop_ro("shape", [](const StridedBuffer& self) { return tuple_of(self.shape()); }, "The extents.")
       .def_prop_ro("strides", [](const StridedBuffer& self) {
         return std::vector<std::int64_t>(self.strides().begin(), self.strides().end());
       }, "The strides, in elements.")
-      .def_prop_ro("dtype", [](const StridedBuffer& self) { return object_of_dtype(self.dtype()); })
-      .def_prop_ro("is_contiguous", &StridedBuffer::is_contiguous)
+      .def_prop_ro("dtype", [](const StridedBuffer& self) { return object_of_dtype(self.dtype()); }, "The type of an element.")
+      .def_prop_ro("is_contiguous", &StridedBuffer::is_contiguous, "Whether the elements are adjacent, in row-major order.")
+      .def("__array__", [](const StridedBuffer&, nb::handle, nb::handle) -> nb::object {
+             refuse_type("NumPy cannot use a StridedBuffer. Call contiguous() first");
+           }, nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none())
+      .def("__repr__", [](const StridedBuffer& self) {
+        return nb::str("StridedBuffer(shape={}, strides={}, dtype={}, device='{}')")
+            .format(tuple_of(self.shape()), std::vector<std::int64_t>(self.strides().begin(), self.strides().end()),
+                    object_of_dtype(self.dtype()), std::string(self.hull().device().spec()));
+      })
       .def("contiguous", [](const StridedBuffer& self, nb::handle stream) {
              const StreamArgument on(stream, self.hull().device());
              const CallSite site = here();

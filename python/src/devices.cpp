@@ -85,8 +85,8 @@ void wait_for(Mark mark) {
 
 void add_device_class(nb::module_& module) {
   nb::class_<MemoryInfo>(module, "MemoryInfo", "Free and total bytes of device memory.")
-      .def_ro("free_bytes", &MemoryInfo::free_bytes)
-      .def_ro("total_bytes", &MemoryInfo::total_bytes)
+      .def_ro("free_bytes", &MemoryInfo::free_bytes, "The bytes that are free.")
+      .def_ro("total_bytes", &MemoryInfo::total_bytes, "All bytes.")
       .def("__repr__", [](const MemoryInfo& info) {
         return nb::str("MemoryInfo(free_bytes={}, total_bytes={})").format(info.free_bytes, info.total_bytes);
       });
@@ -96,16 +96,17 @@ void add_device_class(nb::module_& module) {
       .def("__init__", [](Device* self, const std::string& spec) {
              new (self) Device(without_gil([&] { return try_open_device(spec); }).value(here()));
            }, nb::arg("spec"), "Open the device with this spec, such as ``cuda:0``, ``sim`` or ``host``.")
-      .def_prop_ro("spec", [](const Device& self) { return std::string(self.spec()); })
-      .def_prop_ro("name", [](const Device& self) { return self.info().name; })
-      .def_prop_ro("driver", [](const Device& self) { return self.info().driver; })
+      .def_prop_ro("spec", [](const Device& self) { return std::string(self.spec()); },
+                   "The text that opens the device, such as ``cuda:0``.")
+      .def_prop_ro("name", [](const Device& self) { return self.info().name; }, "The name of the hardware.")
+      .def_prop_ro("driver", [](const Device& self) { return self.info().driver; }, "The version of the driver.")
       .def_prop_ro("is_host", [](const Device& self) { return self.info().is_host; },
                    "Whether the device is the host itself.")
       .def_prop_ro("id", [](const Device& self) { return self.id().value; },
                    "The number of the device in this process.")
       .def_prop_ro("place", [](const Device& self) { return self.place().text(); },
                    "The place of the device's memory, such as ``'device 1'``.")
-      .def_prop_ro("capabilities", &capabilities, "The names of the optional features it has.")
+      .def_prop_ro("capabilities", &capabilities, "The names of the optional features that the device has.")
       .def("can", &can, nb::arg("capability"), "Return whether the device has a capability.")
       .def("memory", [](const Device& self) {
              return without_gil([&] { return self.try_memory(); }).value(here());
@@ -123,10 +124,14 @@ void add_device_class(nb::module_& module) {
              wait_for_device(self);
              check_launches(self.id());
            }, "Wait until all work of the device is complete. Ctrl-C ends the wait.")
-      .def_prop_ro("default_stream", [](const Device& self) { return PyStream(self); })
+      .def_prop_ro("default_stream", [](const Device& self) { return PyStream(self); },
+                   nb::for_getter(nb::sig("def default_stream(self) -> Stream")),
+                   "The stream that operations use if the program names none.")
       .def("stream", [](const Device& self, const std::optional<std::string>& name, int priority) {
              return PyStream(self, {.priority = priority, .name = name.value_or("")});
-           }, nb::arg("name") = nb::none(), nb::arg("priority") = 0, "Make a stream.")
+           }, nb::arg("name") = nb::none(), nb::arg("priority") = 0,
+           nb::sig("def stream(self, name: str | None = None, priority: int = 0) -> Stream"),
+           "Make a stream. The name is for reports.")
       .def("activity", [](const Device& self) {
              const DeviceActivity activity = self.activity();
              nb::dict made;
@@ -186,12 +191,13 @@ void add_order_classes(nb::module_& module) {
         return stream.try_mark().value(here());
       }, nb::arg("device"), "Return a mark for the copies that the library has queued on its own stream.");
   nb::class_<Mark>(module, "Mark",
-                   "A point in the work of a stream. A mark costs nothing until someone waits for it.")
+                   "A point in the work of a stream. Stream.mark() makes it; ``await mark`` waits in an event loop.\n\n"
+                   "A mark costs nothing until a program waits for it.")
       .def_prop_ro("is_done", [](const Mark& self) {
              const bool is_done = without_gil([&] { return Device::try_is_done(self); }).value(here());
              if (is_done) check_launches({}, self.stream);
              return is_done;
-           })
+           }, "Whether the work up to the mark is complete. Does not wait.")
       .def("wait", &wait_for, "Wait until the work up to the mark is complete. Ctrl-C ends the wait.")
       .def("__eq__", [](const Mark& self, nb::handle other) {
         return nb::isinstance<Mark>(other) && self == nb::cast<const Mark&>(other);
@@ -202,23 +208,31 @@ void add_order_classes(nb::module_& module) {
       .def("__repr__", [](const Mark& self) {
         return nb::str("Mark(stream={}, sequence={})").format(self.stream.number(), self.sequence);
       });
-  nb::class_<Event>(module, "Event", "A driver event: to measure time, or to exchange order with code that uses events.")
+  nb::class_<Event>(module, "Event", "A driver event: to measure time, or to order work of code that uses events.\n\n"
+                    "Parameters\n----------\n"
+                    "device : Device or str, optional\n    By default the current device.\n"
+                    "timing : bool\n    Whether elapsed_ns() can measure with the event.")
       .def("__init__", [](Event* self, nb::handle device, bool timing) {
              const Device of = device_of_object(device);
              new (self) Event(released([&] { return timing ? Event::try_make_timed(of) : Event::try_make(of); }).value(here()));
            }, nb::arg("device") = nb::none(), nb::kw_only(), nb::arg("timing") = false)
-      .def_prop_ro("is_recorded", &Event::is_recorded)
-      .def_prop_ro("is_done", [](const Event& self) { return released([&] { return self.try_is_done(); }).value(here()); })
-      .def_prop_ro("handle", [](const Event& self) { return self.native().value; })
+      .def_prop_ro("is_recorded", &Event::is_recorded, "Whether Stream.record() was called with the event.")
+      .def_prop_ro("is_done", [](const Event& self) { return released([&] { return self.try_is_done(); }).value(here()); },
+                   "Whether the work up to the latest record is complete. Does not wait.")
+      .def_prop_ro("handle", [](const Event& self) { return self.native().value; }, "The driver's handle.")
       .def("synchronize", [](const Event& self) {
              call_when_ready([&] { return self.try_is_done(); }, [&] { return self.try_synchronize(); }).value(here());
            }, "Wait until the work up to the latest record is complete. Ctrl-C ends the wait.")
       .def("elapsed_ns", [](const Event& self, const Event& start) {
              return released([&] { return self.try_elapsed_ns(start); }).value(here());
-           }, nb::arg("start"), "Return the nanoseconds from another event to this one.");
+           }, nb::arg("start"), "Return the nanoseconds from another event to this one. Both need ``timing=True``.");
   nb::class_<PyStream>(module, "Stream",
                        "A queue of work of a device. Work of one stream runs in order.\n\n"
-                       "Close it, or use it in a ``with`` statement; work that was submitted still completes.")
+                       "Close it, or use it in a ``with`` statement; work that was submitted still completes.\n\n"
+                       "Parameters\n----------\n"
+                       "device : Device or str, optional\n    By default the current device.\n"
+                       "name : str, optional\n    A name for reports.\n"
+                       "priority : int\n    Lower numbers run first, as in CUDA.")
       .def(nb::new_([](nb::handle device, const std::optional<std::string>& name, int priority) {
              return PyStream(device_of_object(device), {.priority = priority, .name = name.value_or("")});
            }), nb::arg("device") = nb::none(), nb::arg("name") = nb::none(), nb::arg("priority") = 0)
@@ -226,8 +240,8 @@ void add_order_classes(nb::module_& module) {
              return PyStream(stream, device_of_object(device));
            }, nb::arg("stream"), nb::arg("device") = nb::none(),
            "Use a stream of another library: an object with ``__cuda_stream__``, or the driver's handle.")
-      .def_prop_ro("device", [](const PyStream& self) { return self.device(); })
-      .def_prop_ro("name", [](const PyStream& self) { return self.get().name(); })
+      .def_prop_ro("device", [](const PyStream& self) { return self.device(); }, "The device.")
+      .def_prop_ro("name", [](const PyStream& self) { return self.get().name(); }, "The name for reports.")
       .def_prop_ro("handle", &open_handle, "The driver's handle.")
       .def("__cuda_stream__", [](const PyStream& self) { return nb::make_tuple(0, open_handle(self)); })
       .def("mark", [](const PyStream& self) { return self.get().try_mark().value(here()); },
@@ -269,7 +283,7 @@ void add_order_classes(nb::module_& module) {
            "Queue a fill at an address. The program orders it, not Tern.")
       .def_prop_ro("is_idle", [](const PyStream& self) {
              return without_gil([&] { return self.get().try_is_idle(); }).value(here());
-           })
+           }, "Whether all submitted work is complete. Does not wait.")
       .def("synchronize", [](const PyStream& self) {
              wait_for(self.get().try_mark().value(here()));
            }, "Wait until all work submitted so far is complete. Ctrl-C ends the wait.")
@@ -325,7 +339,10 @@ PyStream::PyStream(nb::handle object, const Device& device) : device_(device) {
     owner_ = nb::borrow(object);
   }
   if (!PyLong_Check(handle.ptr())) {
-    refuse_type("a stream is a ternmem.Stream, a driver's handle, or an object with __cuda_stream__");
+    raise(Failure(ErrorCode::type_mismatch,
+                  "a stream is a ternmem.Stream, a driver's handle, or an object with __cuda_stream__, and not {actual}.")
+              .with("actual", type_text(object)),
+          here());
   }
   const std::uintptr_t value = nb::cast<std::uintptr_t>(handle);
   owned_ = released([&] { return Stream::try_borrow(device, NativeStream{value}); }).value(here());
@@ -359,7 +376,12 @@ Device device_of_object(nb::handle object) {
     const std::string spec = nb::cast<std::string>(object);
     return without_gil([&] { return try_open_device(spec); }).value(here());
   }
-  if (!object.is_none()) refuse_type("a device is a ternmem.Device or a spec such as 'cuda:0'");
+  if (!object.is_none()) {
+    raise(Failure(ErrorCode::type_mismatch,
+                  "a device is a ternmem.Device or a text such as 'cuda:0', 'sim' or 'host', and not {actual}.")
+              .with("actual", type_text(object)),
+          here());
+  }
   {
     const std::lock_guard lock(current_mutex);
     if (current().is_open()) return current();

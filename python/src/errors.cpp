@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <typeinfo>
+#include <utility>
 
 #include "support.hpp"
 
@@ -76,6 +77,94 @@ PyObject* builtin_of(ErrorCode code) {
   }
 }
 
+const char* doc_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::size_overflow:
+      return "A size in bytes does not fit into 64 bits.";
+    case ErrorCode::invalid_argument:
+      return "An argument has a value that the call does not allow.";
+    case ErrorCode::invalid_view:
+      return "A part lies outside of its buffer.";
+    case ErrorCode::misaligned:
+      return "An address or an offset is not aligned for the element type.";
+    case ErrorCode::size_mismatch:
+      return "Two sizes differ that must be equal.";
+    case ErrorCode::shape_mismatch:
+      return "Two shapes differ that must be equal.";
+    case ErrorCode::type_mismatch:
+      return "An argument has a type or a dtype that the call does not accept.";
+    case ErrorCode::not_allocated:
+      return "The object has no memory, or its lease is closed.";
+    case ErrorCode::never_written:
+      return "A read of elements that were never written.";
+    case ErrorCode::not_host_accessible:
+      return "The host cannot use this memory. Copy it with to_numpy().";
+    case ErrorCode::read_only:
+      return "A write to memory that must not be written.";
+    case ErrorCode::out_of_memory:
+      return "The device or the host has too little free memory.";
+    case ErrorCode::out_of_budget:
+      return "A request does not fit into a Budget.";
+    case ErrorCode::use_after_free:
+      return "Memory is used that was freed before.";
+    case ErrorCode::out_of_bounds:
+      return "An index is outside of its range.";
+    case ErrorCode::stream_misuse:
+      return "A stream, a mark or an event is used in a way that the driver does not allow, such as after close().";
+    case ErrorCode::untracked_buffer:
+      return "Tern cannot track the use of this memory.";
+    case ErrorCode::download_refused:
+      return "A TransferGate refuses a copy from a device to the host.";
+    case ErrorCode::device_mismatch:
+      return "Objects of two devices are used together.";
+    case ErrorCode::invalid_device:
+      return "A device does not exist, or its backend is not available.";
+    case ErrorCode::unsupported:
+      return "The device or this build does not support the operation.";
+    case ErrorCode::sync_failed:
+      return "A copy between the host and a device failed.";
+    case ErrorCode::coherence_conflict:
+      return "The host and the device have both written the same bytes.";
+    case ErrorCode::access_conflict:
+      return "Another lease of the same bytes is open. Close it first.";
+    case ErrorCode::dlpack_rejected:
+      return "A tensor cannot be exchanged with DLPack.";
+    case ErrorCode::arrow_rejected:
+      return "Data cannot be exchanged with Arrow.";
+    case ErrorCode::capacity:
+      return "A fixed capacity is exhausted.";
+    case ErrorCode::timeout:
+      return "A wait took longer than its limit.";
+    case ErrorCode::not_found:
+      return "A name does not exist, such as that of a column or a kernel.";
+    case ErrorCode::after_fork:
+      return "A device that was opened before a fork is used in the child.";
+    case ErrorCode::after_shutdown:
+      return "Tern is used after its shutdown.";
+    case ErrorCode::device_lost:
+      return "The device failed and cannot be used any more.";
+    case ErrorCode::file:
+      return "An operation on a file failed.";
+    case ErrorCode::bad_format:
+      return "A file or a text does not have the expected format.";
+    case ErrorCode::violation:
+      return "A checker found an error, such as a missing wait. The message is the report.";
+    case ErrorCode::driver:
+      return "A call of the driver failed.";
+  }
+  return "";
+}
+
+/// Messages of the library name C++ options. Python has these options under other names.
+std::string python_text(std::string text) {
+  constexpr std::pair<std::string_view, std::string_view> words[] = {
+      {"Contents::zero", "contents='zero'"}, {"Contents::unspecified", "contents='unspecified'"}, {"sim::open()", "sim.open()"}};
+  for (const auto& [cpp, python] : words) {
+    if (const std::size_t at = text.find(cpp); at != std::string::npos) text.replace(at, cpp.size(), python);
+  }
+  return text;
+}
+
 nb::object object_of(const Failure::Field& field) {
   switch (field.unit) {
     case Unit::text:
@@ -87,11 +176,12 @@ nb::object object_of(const Failure::Field& field) {
   }
 }
 
-/// Sets the Python exception of the error. The fields of the failure become attributes.
+}  // namespace
+
 void raise_in_python(const Error& error) {
   const Failure& failure = error.failure();
   PyObject* const type = classes[static_cast<std::size_t>(failure.code())];
-  const nb::object made = nb::borrow(type)(nb::str(error.text()));
+  const nb::object made = nb::borrow(type)(nb::str(python_text(std::string(error.text())).c_str()));
   for (std::size_t i = 0; i < failure.field_count(); ++i) {
     const Failure::Field field = failure.field(i);
     const std::string name(field.name);
@@ -107,11 +197,19 @@ void raise_in_python(const Error& error) {
   PyErr_SetObject(type, made.ptr());
 }
 
-}  // namespace
-
 void refuse_type(const char* text) { raise(Failure(ErrorCode::type_mismatch, "{what}.").with("what", text), here()); }
 void refuse_value(const char* text) { raise(Failure(ErrorCode::invalid_argument, "{what}.").with("what", text), here()); }
 void refuse_index(const char* text) { raise(Failure(ErrorCode::out_of_bounds, "{what}.").with("what", text), here()); }
+
+void refuse_choice(const char* option, std::string_view given, const char* allowed) {
+  raise(Failure(ErrorCode::invalid_argument, "{option} is '{given}'. Use {allowed}.")
+            .with("option", option)
+            .with("given", given)
+            .with("allowed", allowed),
+        here());
+}
+
+std::string type_text(nb::handle object) { return nb::cast<std::string>(object.type().attr("__name__")); }
 
 void add_errors(nb::module_& module) {
   error_class = PyErr_NewExceptionWithDoc(
@@ -135,7 +233,7 @@ void add_errors(nb::module_& module) {
     } else {
       bases = nb::make_tuple(nb::handle(error_class));
     }
-    PyObject* const made = PyErr_NewException(full_name.c_str(), bases.ptr(), nullptr);
+    PyObject* const made = PyErr_NewExceptionWithDoc(full_name.c_str(), doc_of(code), bases.ptr(), nullptr);
     if (made == nullptr) nb::raise_python_error();
     classes[static_cast<std::size_t>(code)] = made;
     module.attr(short_name.c_str()) = nb::handle(made);

@@ -172,7 +172,10 @@ Device device_of_dlpack(int type, int number) {
 nb::object from_dlpack(nb::handle producer, nb::handle device, nb::handle copy) {
   const std::optional<bool> must_copy = copy_of(copy);
   if (!nb::hasattr(producer, "__dlpack__") || !nb::hasattr(producer, "__dlpack_device__")) {
-    refuse_type("the object has no __dlpack__ and __dlpack_device__");
+    raise(Failure(ErrorCode::type_mismatch,
+                  "{actual} has no __dlpack__ and __dlpack_device__. Copy its elements with copy_from() of a buffer.")
+              .with("actual", type_text(producer)),
+          here());
   }
   const nb::object place = producer.attr("__dlpack_device__")();
   if (nb::len(place) != 2) refuse_value("__dlpack_device__() did not return two integers");
@@ -343,7 +346,12 @@ void add_exchange(nb::module_& module) {
   module.def("from_dlpack", &from_dlpack, nb::arg("x"), nb::kw_only(), nb::arg("device") = nb::none(),
              nb::arg("copy") = nb::none(),
              "Import a tensor of another library without a copy.\n\n"
-             "Returns a Buffer, or a StridedBuffer if the elements are not adjacent.");
+             "Parameters\n----------\n"
+             "x : object\n    With ``__dlpack__`` and ``__dlpack_device__``, such as an array of NumPy, CuPy, JAX or torch.\n"
+             "device : Device, optional\n    The simulated device of the memory, if there are several.\n"
+             "copy : bool, optional\n    True always copies. False raises CopyRequiredError if a copy is needed.\n\n"
+             "Returns\n-------\n"
+             "Buffer or StridedBuffer\n    A StridedBuffer if the elements are not adjacent.");
 }
 
 }  // namespace tern::python

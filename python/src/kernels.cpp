@@ -405,7 +405,7 @@ void add_kernels(nb::module_& module) {
                        "Make one with :meth:`from_function`, :meth:`from_source` or :meth:`from_image`.")
       .def_static("from_function", &from_function, nb::arg("device"), nb::arg("function"), nb::arg("name") = nb::none(),
                   "Make a kernel of a Python function, for the host and for simulated devices.\n\n"
-                  "One call does the whole launch. The function gets a NumPy array for each declared memory, read-only for\n"
+                  "Each launch calls the function once. The function gets a NumPy array for each declared memory, read-only for\n"
                   ":func:`in_`, and all other arguments as they were passed. It must not call the device.\n\n"
                   "If the function raises, the exception is raised by the next call of the launching thread that waits, or by a\n"
                   "call of another thread that waits for the stream or reads memory of the device.\n\n"
@@ -413,6 +413,7 @@ void add_kernels(nb::module_& module) {
                   "Returns\n-------\nKernel")
       .def_static("from_source", &from_source, nb::arg("device"), nb::arg("text"), nb::arg("entry"), nb::arg("options") = "",
                   "Compile a kernel: OpenCL C on OpenCL devices, CUDA C++ on CUDA devices.\n\n"
+                  "A simulated device checks the order of the launches, and runs no code of the text.\n\n"
                   "Parameters\n----------\ndevice : Device or str\ntext : str\nentry : str\n    The name of the kernel in the text.\n"
                   "options : str\n    Options of the device's compiler.\n\nReturns\n-------\nKernel")
       .def_static("from_image", &from_image, nb::arg("device"), nb::arg("image"), nb::arg("entry"),

@@ -22,14 +22,14 @@ MemoryKind kind_of(const std::string& text) {
   for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned, MemoryKind::managed}) {
     if (name(kind) == text) return kind;
   }
-  refuse_value("kind is 'device', 'pinned' or 'managed'");
+  refuse_choice("kind", text, "'device', 'pinned' or 'managed'");
 }
 
 Overflow overflow_of(const std::string& text) {
   for (const Overflow one : {Overflow::fail, Overflow::wait, Overflow::evict, Overflow::spill}) {
     if (name(one) == text) return one;
   }
-  refuse_value("overflow is 'fail', 'wait', 'evict' or 'spill'");
+  refuse_choice("overflow", text, "'fail', 'wait', 'evict' or 'spill'");
 }
 
 nb::object site_or_none(const CallSite& site) {
@@ -55,21 +55,24 @@ nb::dict statistics_of(const Statistics& statistics) {
 }  // namespace
 
 void add_resources(nb::module_& module) {
-  nb::class_<Resource>(module, "Resource", "Where memory comes from.")
-      .def_prop_ro("device", [](const Resource& self) { return self.device(); })
-      .def_prop_ro("name", [](const Resource& self) { return std::string(self.name()); })
+  nb::class_<Resource>(module, "Resource", "Where memory comes from: a Pool, or a resource that adds a check to another one.")
+      .def_prop_ro("device", [](const Resource& self) { return self.device(); }, "The device of the memory.")
+      .def_prop_ro("name", [](const Resource& self) { return std::string(self.name()); }, "The name of the kind of resource.")
+      .def("__repr__", [](nb::handle self) {
+        return nb::str("{}(device='{}')").format(type_text(self), std::string(nb::cast<const Resource&>(self).device().spec()));
+      })
       .def_prop_ro("statistics", [](const Resource& self) { return statistics_of(released([&] { return self.statistics(); })); },
                    "Bytes in use and held, and counts of allocations.")
       .def("trim", [](Resource& self, std::size_t keep_bytes) {
              return without_gil([&] { return self.trim(keep_bytes); });
-           }, nb::arg("keep_bytes") = 0, "Give free memory back to the driver. Returns the bytes given back.");
+           }, nb::arg("keep_bytes") = 0, "Return free memory to the driver, except for ``keep_bytes``. Returns the number of bytes.");
   nb::class_<PoolResource, Resource>(module, "Pool",
                                      "Keeps memory of the driver and reuses it, so most allocations cost nanoseconds.\n\n"
                                      "Parameters\n----------\n"
-                                     "device : Device or str, optional\n"
-                                     "limit_bytes : int\n    The most memory held from the driver; 0 for no limit.\n"
-                                     "initial_bytes : int\n    Memory that is taken from the driver at once.\n"
-                                     "kind : {'device', 'pinned', 'managed'}")
+                                     "device : Device or str, optional\n    By default the current device.\n"
+                                     "limit_bytes : int\n    The most memory that the pool holds; 0 for no limit.\n"
+                                     "initial_bytes : int\n    Memory that the pool requests from the driver now.\n"
+                                     "kind : {'device', 'pinned', 'managed'}\n    The kind of memory.")
       .def(nb::new_([](nb::handle device, std::size_t limit_bytes, std::size_t initial_bytes, const std::string& kind) {
              const Device on = device_of_object(device);
              const PoolOptions options{.kind = kind_of(kind), .limit_bytes = limit_bytes, .initial_bytes = initial_bytes};
@@ -92,37 +95,45 @@ void add_resources(nb::module_& module) {
         made["host_waits"] = one.host_waits;
         made["driver_calls"] = one.driver_calls();
         return made;
-      });
+      }, "What the pool holds, and how often it asked the driver and waited, as a dict.");
   nb::class_<Budget>(module, "Budget",
-                     "A limit on bytes, possibly below another one.\n\n"
+                     "A limit on bytes. A BudgetResource charges memory to it.\n\n"
                      "Parameters\n----------\n"
-                     "name : str\n"
-                     "limit_bytes : int, optional\n    None counts bytes and never refuses.\n"
-                     "parent : Budget, optional\n"
-                     "overflow : {'fail', 'wait', 'evict', 'spill'}\n    What a request at the limit may do.")
+                     "name : str\n    A name for reports and errors.\n"
+                     "limit_bytes : int or None\n    None counts bytes and never refuses a request.\n"
+                     "parent : Budget, optional\n    A budget that is charged for the same bytes.\n"
+                     "overflow : {'fail', 'wait', 'evict', 'spill'}\n"
+                     "    What a request at the limit may do: raise OutOfBudgetError, wait for pending frees, drop copies\n"
+                     "    that can be fetched again, or also move data elsewhere.")
       .def(nb::new_([](const std::string& name, std::optional<std::size_t> limit_bytes, std::shared_ptr<Budget> parent,
                        const std::string& overflow) {
              const BudgetLimit limit = limit_bytes ? BudgetLimit::bytes(*limit_bytes) : BudgetLimit::unlimited();
              return Budget::make(name, limit, {.parent = std::move(parent), .overflow = overflow_of(overflow)});
            }), nb::arg("name"), nb::arg("limit_bytes").none(), nb::kw_only(), nb::arg("parent").none() = nb::none(),
            nb::arg("overflow") = "spill")
-      .def_prop_ro("name", [](const Budget& self) { return self.name(); })
-      .def_prop_ro("path", [](const Budget& self) { return self.path(); })
+      .def_prop_ro("name", [](const Budget& self) { return self.name(); }, "The name.")
+      .def_prop_ro("path", [](const Budget& self) { return self.path(); }, "The names from the topmost parent to this budget.")
       .def_prop_ro("limit_bytes", [](const Budget& self) -> nb::object {
         return self.has_limit() ? nb::object(nb::int_(self.limit_bytes())) : nb::none();
-      })
-      .def_prop_ro("used_bytes", [](const Budget& self) { return self.used_bytes(); })
-      .def_prop_ro("live_bytes", [](const Budget& self) { return self.live_bytes(); })
-      .def_prop_ro("pending_bytes", [](const Budget& self) { return self.pending_bytes(); })
-      .def_prop_ro("charged_bytes", [](const Budget& self) { return self.charged_bytes(); })
+      }, "The limit, or None if there is none.")
+      .def_prop_ro("used_bytes", [](const Budget& self) { return self.used_bytes(); },
+                   "Bytes in use, and bytes whose free is still pending.")
+      .def_prop_ro("live_bytes", [](const Budget& self) { return self.live_bytes(); }, "Bytes in use.")
+      .def_prop_ro("pending_bytes", [](const Budget& self) { return self.pending_bytes(); },
+                   "Bytes that are freed but still charged, because their stream has not passed the free.")
+      .def_prop_ro("charged_bytes", [](const Budget& self) { return self.charged_bytes(); },
+                   "Used bytes, and bytes of requests that are under way or reserved.")
       .def("__repr__", [](const Budget& self) {
-        return nb::str("Budget('{}', limit_bytes={}, used_bytes={})").format(self.path(), self.limit_bytes(), self.used_bytes());
+        const nb::object limit = self.has_limit() ? nb::object(nb::int_(self.limit_bytes())) : nb::none();
+        return nb::str("Budget('{}', limit_bytes={}, used_bytes={})").format(self.path(), limit, self.used_bytes());
       });
-  nb::class_<BudgetResource, Resource>(module, "BudgetResource", "Charges each block of another resource to a budget.")
+  nb::class_<BudgetResource, Resource>(module, "BudgetResource", "Charges each block of another resource to a budget.\n\n"
+                                       "Parameters\n----------\nupstream : Resource\n    Where the memory comes from.\n"
+                                       "budget : Budget")
       .def(nb::new_([](std::shared_ptr<Resource> upstream, std::shared_ptr<Budget> budget) {
              return std::make_shared<BudgetResource>(std::move(upstream), std::move(budget));
            }), nb::arg("upstream"), nb::arg("budget"));
-  nb::class_<TrackingResource, Resource>(module, "TrackingResource", "Knows each live block of another resource, and the line that made it.\n\n"
+  nb::class_<TrackingResource, Resource>(module, "TrackingResource", "Records each live block of another resource, and the line that allocated it.\n\n"
                                          "Parameters\n----------\nupstream : Resource\n"
                                          "check_overlap : bool\n    Check that no new block overlaps a live one.")
       .def(nb::new_([](std::shared_ptr<Resource> upstream, bool check_overlap) {
@@ -162,7 +173,7 @@ void add_resources(nb::module_& module) {
                if (histogram.counts[i] > 0) made[nb::int_(SizeHistogram::bound_bytes(i))] = histogram.counts[i];
              }
              return made;
-           }, "Return how many allocations were of up to that many bytes, by the upper bound of their size class.")
+           }, "Return the number of allocations in each size class. The keys are the upper bounds of the classes, in bytes.")
       .def("leak_report", [](const TrackingResource& self) { return released([&] { return self.leak_report(); }); },
            "Return the live blocks by tag and line as text.")
       .def("__str__", [](const TrackingResource& self) { return released([&] { return self.text(); }); });
@@ -174,7 +185,13 @@ void add_resources(nb::module_& module) {
         const Device device = resource->device();
         const MemoryKind of = kind_of(kind);
         return without_gil([&] { return set_default_resource(device, std::move(resource), of); });
-      }, nb::arg("resource"), nb::arg("kind") = "device", "Use a resource for all buffers of its device that name none. Returns the previous one.");
+      }, nb::arg("resource"), nb::arg("kind") = "device",
+      nb::sig("def set_default_resource(resource: Resource, kind: str = 'device') -> Resource | None"),
+      "Use a resource for all buffers of its device that name none.\n\n"
+      "To undo this later, keep the result of default_resource() and set it again.\n\n"
+      "Parameters\n----------\nresource : Resource\n"
+      "kind : {'device', 'pinned', 'managed'}\n    Has no effect: the resource has a kind.\n\n"
+      "Returns\n-------\nResource or None\n    The resource that was set before, or None if none was.");
 }
 
 }  // namespace tern::python

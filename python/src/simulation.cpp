@@ -19,7 +19,7 @@ Value choice(const std::string& text, const char* what, const std::array<std::pa
     if (text == name) return value;
     known += known.empty() ? name : std::string(", ") + name;
   }
-  refuse_value((std::string(what) + " is one of: " + known).c_str());
+  refuse_choice(what, text, ("one of: " + known).c_str());
 }
 
 sim::Options options_of(std::uint64_t seed, const std::string& schedule, const std::string& mode, const std::string& reuse,
@@ -54,17 +54,18 @@ nb::list objects_of(const std::vector<Finding>& findings) {
 
 void add_simulation(nb::module_& module) {
   nb::module_ sim = module.def_submodule("sim", "The simulated device: a device in host memory that checks the order of every access.");
-  nb::class_<Finding>(sim, "Finding", "An error that the checker found.")
-      .def_prop_ro("code", [](const Finding& self) { return code_text(self.code); })
-      .def_prop_ro("title", [](const Finding& self) { return std::string(title(self.code)); })
-      .def_ro("what", &Finding::what)
-      .def_ro("fix", &Finding::fix)
-      .def_ro("replay", &Finding::replay)
+  nb::class_<Finding>(sim, "Finding", "An error that the checker found. ``print(finding)`` shows the whole report.")
+      .def_prop_ro("code", [](const Finding& self) { return code_text(self.code); }, "The code, such as ``TERN-S101``.")
+      .def_prop_ro("title", [](const Finding& self) { return std::string(title(self.code)); },
+                   "The name of the code, such as ``missing-wait``.")
+      .def_ro("what", &Finding::what, "What is wrong, as a sentence.")
+      .def_ro("fix", &Finding::fix, "What to change.")
+      .def_ro("replay", &Finding::replay, "How to repeat the run.")
       .def_prop_ro("site", [](const Finding& self) -> nb::object {
         if (!self.site.is_known()) return nb::none();
         return nb::str("{}:{}").format(self.site.file, self.site.line);
-      })
-      .def("json", &Finding::json)
+      }, "The line that made the error, or None if it is not known.")
+      .def("json", &Finding::json, "Return the finding as a JSON object.")
       .def("__str__", &Finding::text)
       .def("__repr__", [](const Finding& self) { return nb::str("Finding('{}': {})").format(code_text(self.code), self.what); });
   sim.def("open", [](std::uint64_t seed, const std::string& schedule, const std::string& mode, const std::string& reuse,
@@ -80,11 +81,15 @@ void add_simulation(nb::module_& module) {
       "Parameters\n----------\n"
       "seed : int\n    Determines every choice of the device.\n"
       "schedule : {'mix', 'lazy', 'eager', 'random', 'skewed', 'stall_one', 'pct'}\n"
-      "mode : {'raise', 'collect', 'abort'}\n    What happens when the checker finds an error.\n"
+      "    How the device chooses the stream that runs next.\n"
+      "mode : {'raise', 'collect', 'abort'}\n"
+      "    When the checker finds an error: raise ViolationError, keep it for findings(), or end the process.\n"
       "reuse : {'hostile', 'friendly'}\n    Which freed memory the simulated driver reuses.\n"
       "faults : str\n    The fault plan, such as ``allocate#3=oom``.\n"
       "profile : str\n    The simulated hardware: ``h200``, ``small`` or the path of a profile.\n"
-      "memory_bytes : int, optional\n    Device memory.\n"
+      "memory_bytes : int, optional\n    The size of device memory; by default that of the profile.\n"
+      "print_findings : bool\n    Whether findings are also printed to standard error.\n"
+      "per_thread_host : bool\n    Whether the checker treats the threads of the host separately.\n"
       "strict_kernels : bool\n    Whether the checker finds what a kernel touches and did not declare.");
   sim.def("findings", [](const Device& device) { return objects_of(released([&] { return sim::findings(device); })); }, nb::arg("device"),
           "Return what the checker has found so far.");

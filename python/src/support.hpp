@@ -48,10 +48,17 @@ void add_recorder(nb::module_& module);
 /// skipped. The strings of the result are never freed; a process has one copy of each.
 [[nodiscard]] CallSite here() noexcept;
 
+/// Sets the Python exception of the error. The fields of the failure become attributes.
+void raise_in_python(const Error& error);
+
 /// Raises an error that is both ternmem.Error and TypeError, ValueError or IndexError.
 [[noreturn]] void refuse_type(const char* text);
 [[noreturn]] void refuse_value(const char* text);
 [[noreturn]] void refuse_index(const char* text);
+/// Raises a ValueError for an option that is none of the allowed words.
+[[noreturn]] void refuse_choice(const char* option, std::string_view given, const char* allowed);
+/// The name of the type of an object, for messages.
+[[nodiscard]] std::string type_text(nb::handle object);
 
 /// Runs the body without the global interpreter lock, and raises nothing. For queries and destructors:
 /// a kernel that is a Python function runs inside of locks of the library and waits for the

@@ -332,6 +332,9 @@ void add_column(nb::module_& module) {
                      "tag : str, optional\n    A name for reports.")
       .def(nb::new_(&make_column), nb::arg("values"), nb::arg("type") = nb::none(), nb::arg("device") = nb::none(), nb::kw_only(),
            nb::arg("valid") = nb::none(), nb::arg("tag") = nb::none())
+      .def("__array__", [](const Column&, nb::handle, nb::handle) -> nb::object {
+             refuse_type("NumPy cannot use a Column. Use to_pylist(), or pyarrow.array() for a column in host memory");
+           }, nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none())
       .def_static("allocate", [](nb::handle type, nb::handle capacity, nb::handle device, bool nullable, nb::handle data_bytes) {
             ColumnOptions options;
             options.is_nullable = nullable;
@@ -450,7 +453,11 @@ Column column_at(const Table& self, nb::handle key) {
   if (index >= 0) {
     if (std::optional<Column> found = self.column(static_cast<std::size_t>(index))) return *std::move(found);
   }
-  refuse_index("there is no such column");
+  raise(Failure(ErrorCode::out_of_bounds, "there is no column {index} in a table of {count} columns.")
+            .with_signed("index", nb::cast<std::int64_t>(key))
+            .with("count", self.arity())
+            .with("generation", std::uint64_t{0}),
+        here());
 }
 
 Table select(const Table& self, nb::handle wanted) {

@@ -132,7 +132,7 @@ Pinned pinned_of(nb::handle value) {
   if (value.is(Py_True)) return Pinned::required;
   if (value.is(Py_False)) return Pinned::never;
   if (nb::isinstance<nb::str>(value) && nb::cast<std::string>(value) == "prefer") return Pinned::prefer;
-  refuse_value("pinned is True, False or 'prefer'");
+  refuse_choice("pinned", nb::str(value).c_str(), "True, False or 'prefer'");
 }
 
 UnifiedOptions options_of(nb::handle device, nb::handle pinned, const std::optional<std::string>& tag,
@@ -224,21 +224,27 @@ Exported exported_of(const DeviceArray& self) {
 using Unified = nb::class_<PyUnified>;
 
 template <Access access>
-void add_leases(Unified& type, const char* host_name, const char* device_name) {
+void add_leases(Unified& type, const char* host_name, const char* device_name, const char* what) {
+  const std::string wait = "wait : float, optional\n    Seconds to wait for a lease that conflicts; by default none.\n\n";
+  const std::string host_doc = std::string("Open a lease of the host copy. ") + what + "\n\nParameters\n----------\n" + wait +
+                               "Returns\n-------\nHostLease\n    In a ``with`` statement, a NumPy array.";
+  const std::string device_doc = std::string("Open a lease of the device copy. ") + what + "\n\nParameters\n----------\n" +
+                                 "stream : Stream, optional\n    The stream of the work; by default that of the device.\n" + wait +
+                                 "Returns\n-------\nDeviceLease\n    In a ``with`` statement, a DeviceArray.";
   type.def(host_name, [](nb::object self, std::optional<double> wait) {
              return PyHostLease(std::move(self), access, wait);
-           }, nb::arg("wait") = nb::none());
+           }, nb::arg("wait") = nb::none(), host_doc.c_str());
   type.def(device_name, [](nb::object self, nb::handle stream, std::optional<double> wait) {
              return PyDeviceLease(std::move(self), access, stream, wait);
-           }, nb::arg("stream") = nb::none(), nb::arg("wait") = nb::none());
+           }, nb::arg("stream") = nb::none(), nb::arg("wait") = nb::none(), device_doc.c_str());
 }
 
 void add_lease_classes(nb::module_& module) {
   nb::class_<PyHostLease>(module, "HostLease",
-                          "An open access of the host. In a ``with`` statement it gives a NumPy array.\n\n"
-                          "The array stays valid memory after the lease; it is read-only then.")
-      .def_prop_ro("array", &PyHostLease::array)
-      .def_prop_ro("is_open", &PyHostLease::is_open)
+                          "An open access of the host to a UnifiedBuffer. A ``with`` statement returns a NumPy array.\n\n"
+                          "The end of the lease makes the array read-only. Its memory stays valid.")
+      .def_prop_ro("array", &PyHostLease::array, "The NumPy array of the lease.")
+      .def_prop_ro("is_open", &PyHostLease::is_open, "Whether the lease is open.")
       .def("close", [](PyHostLease& self) { self.close(false); }, "Close the lease.")
       .def("commit", &PyHostLease::commit, nb::arg("count"),
            "Close a discard lease of which only the first ``count`` elements were written.")
@@ -249,10 +255,11 @@ void add_lease_classes(nb::module_& module) {
       .def("__exit__", [](PyHostLease& self, nb::handle type, nb::handle, nb::handle) { self.close(!type.is_none()); },
            nb::arg("type") = nb::none(), nb::arg("value") = nb::none(), nb::arg("traceback") = nb::none());
   nb::class_<PyDeviceLease>(module, "DeviceLease",
-                            "An open access of a device, for work that is submitted to its stream.\n\n"
-                            "In a ``with`` statement it gives a DeviceArray.")
-      .def_prop_ro("array", &PyDeviceLease::array)
-      .def_prop_ro("is_open", &PyDeviceLease::is_open)
+                            "An open access of a device to a UnifiedBuffer. A ``with`` statement returns a DeviceArray.\n\n"
+                            "Work that is submitted to the stream of the lease while it is open may use the memory.")
+      .def_prop_ro("array", &PyDeviceLease::array, nb::for_getter(nb::sig("def array(self) -> DeviceArray")),
+                   "The device memory of the lease.")
+      .def_prop_ro("is_open", &PyDeviceLease::is_open, "Whether the lease is open.")
       .def("close", [](PyDeviceLease& self) { self.close(false); }, "Close the lease. Does not wait for the work.")
       .def("__enter__", &PyDeviceLease::array)
       .def("__exit__", [](PyDeviceLease& self, nb::handle type, nb::handle, nb::handle) { self.close(!type.is_none()); },
@@ -421,23 +428,27 @@ void add_unified(nb::module_& module) {
            }, nb::arg("shape"), nb::arg("dtype") = nb::none(), nb::kw_only(), nb::arg("pinned") = nb::bool_(false),
            nb::arg("device") = nb::none(), nb::arg("tag") = nb::none(), nb::arg("checked") = nb::none());
   // --- Queries: they move nothing.
-  type.def_prop_ro("shape", [](const PyUnified& self) { return tuple_of(released([&] { return self.raw().shape(); })); });
-  type.def_prop_ro("dtype", [](const PyUnified& self) { return object_of_dtype(self.raw().dtype()); });
-  type.def_prop_ro("nbytes", [](const PyUnified& self) { return self.raw().size_bytes(); });
+  type.def_prop_ro("shape", [](const PyUnified& self) { return tuple_of(released([&] { return self.raw().shape(); })); },
+                   "The extents.");
+  type.def_prop_ro("dtype", [](const PyUnified& self) { return object_of_dtype(self.raw().dtype()); },
+                   "The type of an element.");
+  type.def_prop_ro("nbytes", [](const PyUnified& self) { return self.raw().size_bytes(); }, "The number of bytes of one copy.");
   type.def_prop_ro("size", [](const PyUnified& self) {
     return self.raw().size_bytes() / size_bytes(self.raw().dtype());
-  });
-  type.def_prop_ro("ndim", [](const PyUnified& self) { return self.raw().shape().rank(); });
+  }, "The number of elements.");
+  type.def_prop_ro("ndim", [](const PyUnified& self) { return self.raw().shape().rank(); }, "The number of dimensions.");
   type.def_prop_ro("_state", [](const PyUnified& self) { return static_cast<int>(self.state()); });
-  type.def_prop_ro("default_device", [](const PyUnified& self) { return self.raw().device(); });
-  type.def_prop_ro("tag", [](const PyUnified& self) { return std::string(self.raw().tag().name()); });
+  type.def_prop_ro("default_device", [](const PyUnified& self) { return self.raw().device(); },
+                   "The device of the second copy.");
+  type.def_prop_ro("tag", [](const PyUnified& self) { return std::string(self.raw().tag().name()); },
+                   "The name for reports.");
   type.def_prop_ro("is_pinned", [](const PyUnified& self) { return released([&] { return self.raw().is_pinned(); }); },
                    "Whether the host copy is page-locked; False before there is one.");
   type.def_prop_ro("is_allocated", [](const PyUnified& self) {
     return released([&] { return self.raw().has_copy(Place::host()) || self.raw().has_copy(self.raw().device().place()); });
-  });
+  }, "Whether the host or the device has a copy.");
   type.def_prop_ro("statistics", [](const PyUnified& self) { return statistics_of(released([&] { return self.raw().statistics(); })); },
-                   "What the buffer has copied so far.");
+                   "What the buffer has copied so far: ``{'copies', 'bytes'}`` by direction. ``'moved'`` is the sum.");
   type.def_prop_ro("transfers", &transfers_of, "The latest 64 transfers, oldest first.");
   type.def("valid_places", [](const PyUnified& self) {
              std::vector<std::string> made;
@@ -452,9 +463,11 @@ void add_unified(nb::module_& module) {
   });
   // --- The two sides
   type.def_prop_ro("host", &PyUnified::host,
-                   "A writable NumPy array. NumPy cannot report writes, so the access marks the host as written.");
+                   "A writable NumPy array over the host copy. Downloads newer bytes of the device.\n\n"
+                   "NumPy cannot report writes, so reading this property marks the host copy as written.");
   type.def_prop_ro("device", &PyUnified::device,
-                   "The device side, up to date. Call mark_device_dirty() after writing to it.");
+                   "A DeviceArray over the device copy. Uploads newer bytes of the host.\n\n"
+                   "Call mark_device_dirty() after work has written to it.");
   type.def("__array__", &asarray, nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none());
   type.def("__getitem__", [](PyUnified& self, nb::handle key) {
     return nb::steal(PyObject_GetItem(self.read_array().ptr(), key.ptr()));
@@ -468,21 +481,22 @@ void add_unified(nb::module_& module) {
     delete kept;
     if (has_failed) nb::raise_python_error();
   });
-  add_leases<Access::read>(type, "read_host", "read_device");
-  add_leases<Access::read_write>(type, "rw_host", "rw_device");
-  add_leases<Access::discard>(type, "discard_host", "discard_device");
+  add_leases<Access::read>(type, "read_host", "read_device", "The program reads the elements.");
+  add_leases<Access::read_write>(type, "rw_host", "rw_device", "The program reads and writes the elements.");
+  add_leases<Access::discard>(type, "discard_host", "discard_device",
+                              "The program overwrites all elements, so nothing is copied in.");
   // --- Verbs
   type.def("allocate", [](nb::object self, bool host, bool device) {
              nb::inst_ptr<PyUnified>(self)->allocate(host, device);
              return self;
-           }, nb::arg("host") = true, nb::arg("device") = true, "Allocate memory. The contents stay unwritten.");
+           }, nb::arg("host") = true, nb::arg("device") = true, "Allocate memory for the copies now. Returns the buffer.");
   type.def("free", &PyUnified::free, "Free all copies. Arrays that are still in use keep their memory.");
   type.def("drop_host", [](PyUnified& self) { self.drop(true); }, "Free the host copy; newer bytes go to the device first.");
   type.def("drop_device", [](PyUnified& self) { self.drop(false); }, "Free the device copy; newer bytes go to the host first.");
   type.def("sync_to_device", [](const PyUnified& self) {
              const CallSite site = here();
              without_gil([&] { return self.raw().try_sync_to_device(site); }).value();
-           }, "Bring the device copy up to date.");
+           }, "Bring the device copy up to date. Copies nothing if it is.");
   type.def("sync_to_host", [](const PyUnified& self) {
              const CallSite site = here();
              call_when_ready([&] { return is_ready(self.raw(), Access::read); }, [&] {
@@ -490,17 +504,17 @@ void add_unified(nb::module_& module) {
                return true;
              });
              check_launches(self.raw().device().id());
-           }, "Bring the host copy up to date.");
+           }, "Bring the host copy up to date, and wait for it. Copies nothing if it is.");
   type.def("mark_host_dirty", [](const PyUnified& self) {
              const CallSite site = here();
              without_gil([&] { return self.raw().try_mark_dirty(Place::host(), {}, site); }).value();
-           }, "Say that the host copy was written through an array that was kept.");
+           }, "Mark the host copy as written. For writes through an array that the program has kept.");
   type.def("mark_device_dirty", [](const PyUnified& self, nb::handle stream) {
              const CallSite site = here();
              const StreamArgument on(stream, self.raw().device());
              const Place place = Place::device(on.get().device_id());
              without_gil([&] { return self.raw().try_mark_dirty(place, on.get(), site); }).value();
-           }, nb::arg("stream") = nb::none(), "Say that work on the stream wrote the device copy.");
+           }, nb::arg("stream") = nb::none(), "Mark the device copy as written by work on the stream.");
   type.def("fill", [](nb::object self, nb::handle value, nb::handle stream) {
              const RawUnified& raw = nb::inst_ptr<PyUnified>(self)->raw();
              const Pattern pattern = pattern_of(value, raw.dtype());
@@ -510,7 +524,8 @@ void add_unified(nb::module_& module) {
              const StreamRef where = on ? on->get() : StreamRef();
              without_gil([&] { return raw.try_fill(pattern, where, site); }).value();
              return self;
-           }, nb::arg("value"), nb::arg("stream") = nb::none(), "Set every element, where the data is.");
+           }, nb::arg("value"), nb::arg("stream") = nb::none(), "Set every element to one value. Returns the buffer.\n\n"
+           "With a stream the device copy is written; without one, the copy that is up to date.");
   type.def("copy_from", &copy_from, nb::arg("array"), "Copy elements of the same shape in; NumPy's same-kind casts are allowed.");
   type.def("copy_to", &copy_to, nb::arg("array"), "Copy all elements into a NumPy array.");
   type.def("to_numpy", &to_numpy, "Return an independent NumPy array with the newest bytes.");
@@ -532,14 +547,32 @@ void add_unified(nb::module_& module) {
              const CallSite site = here();
              without_gil([&] { return self.raw().try_compare(site); }).value();
            }, "Compare all copies that should be equal. Raises ViolationError if one differs.");
-  nb::class_<DeviceArray>(module, "DeviceArray", "Device memory of a lease or of a UnifiedBuffer, for other libraries.")
-      .def_prop_ro("shape", [](const DeviceArray& self) { return tuple_of(self.shape); })
-      .def_prop_ro("dtype", [](const DeviceArray& self) { return object_of_dtype(self.dtype); })
-      .def_prop_ro("device", [](const DeviceArray& self) { return self.device; })
-      .def_prop_ro("ptr", [](const DeviceArray& self) { return reinterpret_cast<std::uintptr_t>(self.address); })
-      .def_prop_ro("nbytes", [](const DeviceArray& self) { return self.shape.byte_count(self.dtype); })
-      .def_prop_ro("size", [](const DeviceArray& self) { return self.shape.element_count(); })
-      .def_prop_ro("is_read_only", [](const DeviceArray& self) { return self.is_read_only; })
+  nb::class_<DeviceArray>(module, "DeviceArray",
+                          "Device memory of a lease or of a UnifiedBuffer, for other libraries.\n\n"
+                          "Pass it to ``cupy.from_dlpack``, ``torch.from_dlpack`` or ``cupy.asarray``, or pass ``ptr`` to a kernel.")
+      .def_prop_ro("shape", [](const DeviceArray& self) { return tuple_of(self.shape); }, "The extents.")
+      .def_prop_ro("dtype", [](const DeviceArray& self) { return object_of_dtype(self.dtype); }, "The type of an element.")
+      .def_prop_ro("device", [](const DeviceArray& self) { return self.device; }, "The device of the memory.")
+      .def_prop_ro("ptr", [](const DeviceArray& self) { return reinterpret_cast<std::uintptr_t>(self.address); },
+                   "The address of the first element.")
+      .def_prop_ro("nbytes", [](const DeviceArray& self) { return self.shape.byte_count(self.dtype); }, "The number of bytes.")
+      .def_prop_ro("size", [](const DeviceArray& self) { return self.shape.element_count(); }, "The number of elements.")
+      .def_prop_ro("is_read_only", [](const DeviceArray& self) { return self.is_read_only; },
+                   "Whether the lease is a read lease. Work must not write the memory then.")
+      .def("__array__", [](nb::handle self, nb::handle dtype, nb::handle copy) {
+             // Without this method NumPy would make a 0-d array of objects, silently.
+             const DeviceArray& array = nb::cast<const DeviceArray&>(self);
+             if (!exported_of(array).buffer.reach().host_reads) {
+               raise(Failure(ErrorCode::not_host_accessible,
+                             "NumPy cannot use memory of '{device}'. Copy the elements with to_numpy() of the buffer, or with "
+                             "np.from_dlpack(array, device='cpu').")
+                         .with("device", array.device.spec())
+                         .with("kind", "device"),
+                     here());
+             }
+             const nb::object taken = numpy().attr("from_dlpack")(self);
+             return nb::object(numpy().attr("array")(taken, dtype, nb::arg("copy") = copy));
+           }, nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none())
       .def("__dlpack__", [](const DeviceArray& self, nb::handle stream, nb::handle max_version, nb::handle dl_device, nb::handle copy) {
              return export_dlpack(exported_of(self), stream, max_version, dl_device, copy);
            }, nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(),

@@ -97,10 +97,19 @@ Dtypes& dtypes() {
 [[noreturn]] void refuse_dtype(nb::handle object, const char* why) {
   const nb::str text = nb::repr(object);
   raise(Failure(ErrorCode::type_mismatch,
-                "'{actual}' is not an element type of Tern: {why}. Use bool, an integer of 8 to 64 bits, "
+                "{actual} is not an element type of Tern: {why}. Use bool, an integer of 8 to 64 bits, "
                 "float16, bfloat16, float8, float32, float64, complex64 or complex128.")
             .with("actual", text.c_str())
             .with("why", why),
+        here());
+}
+
+[[noreturn]] void refuse_shape(nb::handle object) {
+  PyErr_Clear();
+  raise(Failure(ErrorCode::type_mismatch,
+                "a shape is an integer or a sequence of integers, and not {actual}. To copy an array, make the buffer "
+                "and call copy_from(array).")
+            .with("actual", type_text(object)),
         here());
 }
 
@@ -215,7 +224,7 @@ Shape shape_of_object(nb::handle object) {
   std::vector<std::int64_t> extents;
   const auto add = [&](nb::handle one) {
     const nb::object index = nb::steal(PyNumber_Index(one.ptr()));
-    if (!index.is_valid()) nb::raise_python_error();
+    if (!index.is_valid()) refuse_shape(object);
     const long long extent = PyLong_AsLongLong(index.ptr());
     if (extent == -1 && PyErr_Occurred() != nullptr) {
       PyErr_Clear();
@@ -226,7 +235,9 @@ Shape shape_of_object(nb::handle object) {
   if (PyIndex_Check(object.ptr()) != 0) {
     add(object);
   } else {
-    for (const nb::handle one : nb::iter(object)) add(one);
+    const nb::object all = nb::steal(PyObject_GetIter(object.ptr()));
+    if (!all.is_valid()) refuse_shape(object);
+    for (const nb::handle one : nb::iter(all)) add(one);
   }
   return Shape::try_from(extents).value(here());
 }

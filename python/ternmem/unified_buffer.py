@@ -14,7 +14,21 @@ from .errors import UnsupportedError
 
 
 class BufferState(enum.Enum):
-    """Which copies of a buffer are up to date."""
+    """Which copies of a buffer are up to date.
+
+    Attributes
+    ----------
+    UNINITIALIZED
+        Nothing was written.
+    HOST_ONLY, DEVICE_ONLY
+        The other copy was dropped.
+    SYNCHRONIZED
+        Both copies are up to date.
+    HOST_DIRTY, DEVICE_DIRTY
+        This copy is newer than the other.
+    MIXED
+        Parts of the buffer differ.
+    """
 
     UNINITIALIZED = "uninitialized"
     HOST_ONLY = "host_only"
@@ -43,6 +57,9 @@ class UnifiedBuffer(_core.UnifiedBuffer):
         The device of the second copy; by default the current device.
     tag : str, optional
         A name for reports.
+    checked : bool, optional
+        Whether Tern overwrites stale bytes with a pattern and detects host writes without a lease. By default as the
+        environment variables TERN_CHECKED and TERN_CHECK say.
     """
 
     __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)
@@ -71,7 +88,7 @@ class UnifiedBuffer(_core.UnifiedBuffer):
         return made
 
     def zeros(self) -> UnifiedBuffer:
-        """Set every element to zero."""
+        """Set every element to zero. Returns the buffer."""
         self.fill(0)
         return self
 
@@ -87,7 +104,11 @@ class UnifiedBuffer(_core.UnifiedBuffer):
     async def ensure_on_device(self, stream: Any = None) -> UnifiedBuffer:
         """Bring the device copy up to date without blocking the event loop."""
         self.prefetch(stream)
-        await _waiting.wait((stream if stream is not None else self.default_device.default_stream).mark())
+        if stream is None:
+            stream = self.default_device.default_stream
+        elif not isinstance(stream, _core.Stream):
+            stream = _core.Stream.borrow(stream, self.default_device)
+        await _waiting.wait(stream.mark())
         return self
 
     async def ensure_on_host(self) -> UnifiedBuffer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -12,8 +13,12 @@ import ternmem as tern
 public = [name for name in tern.__all__ if not name.startswith("__")]
 
 
+def named(name: str) -> Any:
+    return attrgetter(name)(tern)
+
+
 def members(name: str) -> list[tuple[str, Any]]:
-    thing = getattr(tern, name)
+    thing = named(name)
     if not inspect.isclass(thing):
         return []
     return [(f"{name}.{key}", value) for key, value in vars(thing).items() if not key.startswith("_")]
@@ -25,15 +30,21 @@ def text(thing: Any) -> str:
     return "\n".join(line for line in doc.splitlines() if "->" not in line).strip()
 
 
-@pytest.mark.parametrize("name", ["Array", "Column", "Elements", "Field", "HintRange", "HintReport", "HintUndo", "Hints", "Kernel",
-                                  "LaunchRecorder", "LaunchSize", "LogicalType", "ManagedBuffer", "ManagedDeviceLease", "ManagedHostLease", "ManagedInfo",
-                                  "MigrationPolicy", "PrefetchPlan", "Schema", "Table", "TrackingResource", "TransferCounts",
-                                  "TransferGate", "Use"])
+classes = [name for name in public if inspect.isclass(getattr(tern, name)) and not issubclass(getattr(tern, name), BaseException)]
+
+
+@pytest.mark.parametrize("name", [*classes, "sim.Finding"])
 def test_classes_and_their_members(name: str) -> None:
-    assert name in public
-    assert text(getattr(tern, name))
+    assert text(named(name))
     missing = [key for key, value in members(name) if not text(value)]
     assert missing == []
+
+
+@pytest.mark.parametrize("name", tern.errors.__all__)
+def test_exceptions(name: str) -> None:
+    error = getattr(tern, name)
+    assert error.__doc__
+    assert all(error.__doc__ != base.__doc__ for base in error.__bases__)
 
 
 @pytest.mark.parametrize("name", [name for name in public if callable(getattr(tern, name)) and not inspect.isclass(getattr(tern, name))])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 
 import ternmem as tern
@@ -59,3 +62,65 @@ def test_unknown_devices_are_refused_with_the_range() -> None:
         tern.set_device(99)
     with pytest.raises(TypeError):
         tern.set_device(1.5)
+
+
+MISTAKES: list[tuple[Callable[[tern.Buffer], object], type[Exception], str]] = [
+    (lambda grid: tern.Buffer(np.zeros(3), device="sim"), TypeError, r"not ndarray.*copy_from\(array\)"),
+    (lambda grid: tern.UnifiedBuffer(2.5), TypeError, "sequence of integers, and not float"),
+    (lambda grid: tern.Buffer((2, "3")), TypeError, "sequence of integers"),
+    (lambda grid: tern.Buffer(3, "float33"), TypeError, "^'float33' is not an element type"),
+    (lambda grid: tern.Buffer(3, device=0), TypeError, "'sim' or 'host', and not int"),
+    (lambda grid: tern.Buffer(3, kind="pined"), ValueError, "kind is 'pined'. Use 'device', 'pinned'"),
+    (lambda grid: tern.Buffer(3, contents="zeros"), ValueError, "contents is 'zeros'. Use .*'zero'"),
+    (lambda grid: tern.Pool("sim", kind="host"), ValueError, "kind is 'host'"),
+    (lambda grid: tern.Budget("b", 1, overflow="evit"), ValueError, "overflow is 'evit'. Use .*'evict'"),
+    (lambda grid: tern.UnifiedBuffer(3, pinned="yes"), ValueError, "pinned is 'yes'. Use True, False or 'prefer'"),
+    (lambda grid: tern.sim.open(schedule="lzy"), ValueError, "schedule is 'lzy'. Use one of: mix, lazy"),
+    (lambda grid: grid[0, 1], TypeError, "one integer or one slice as an index, and not tuple"),
+    (lambda grid: grid[None], TypeError, "one integer or one slice as an index, and not NoneType"),
+    (lambda grid: grid[np.ones(4, bool)], TypeError, "one integer or one slice as an index, and not ndarray"),
+    (lambda grid: grid.fill(1, "compute"), TypeError, "a stream is a ternmem.Stream.*and not str"),
+    (lambda grid: memoryview(grid), BufferError, "the host cannot access device memory of 'sim:0'"),
+    (lambda grid: np.asarray(tern.Column([1, 2])), TypeError, r"to_pylist\(\)"),
+    (lambda grid: grid.to_numpy(), ValueError, "never written.*contents='zero' or contents='unspecified'"),
+    (lambda grid: tern.sim.findings(tern.open_device("host")), ValueError, r"with sim\.open\(\)"),
+    (lambda grid: tern.from_dlpack([1, 2]), TypeError, "list has no __dlpack__"),
+    (lambda grid: tern.Table({"a": tern.Column([1, 2])})[5], IndexError, "no column 5 in a table of 1"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "builtin", "message"), MISTAKES)
+def test_the_message_of_a_mistake_says_what_to_do(
+    mistake: Callable[[tern.Buffer], object], builtin: type[Exception], message: str
+) -> None:
+    grid = tern.Buffer((4, 3), device="sim")
+    with pytest.raises(builtin, match=message) as caught:
+        mistake(grid)
+    assert isinstance(caught.value, tern.Error)
+
+
+@pytest.mark.parametrize("spec", ["sim", "cuda:0?driver=sim"])
+def test_numpy_makes_no_array_of_objects(spec: str) -> None:
+    x = tern.UnifiedBuffer(3, device=spec).fill(1)
+    with x.read_device() as lent, pytest.raises(BufferError, match="NumPy cannot use memory of"):
+        np.asarray(lent)
+    with pytest.raises(BufferError, match="NumPy cannot use memory of"):
+        np.asarray(tern.Array([1, 2], device=spec))
+    with pytest.raises(TypeError, match=r"contiguous\(\)"):
+        np.asarray(tern.from_dlpack(np.zeros((4, 4))[:, ::2]))
+
+
+def test_numpy_uses_leases_and_arrays_of_the_host() -> None:
+    with tern.UnifiedBuffer(3, device="host").fill(1).rw_device() as lent:
+        assert np.asarray(lent).tolist() == [1, 1, 1]
+        assert np.asarray(lent, dtype="int32").dtype == np.int32
+    assert np.asarray(tern.Array([1, 2], device="host")).tolist() == [1, 2]
+
+
+def test_reprs_name_the_limit_and_the_device() -> None:
+    assert repr(tern.Budget("open", None)) == "Budget('open', limit_bytes=None, used_bytes=0)"
+    pool = tern.Pool("sim")
+    assert repr(pool) == "Pool(device='sim:0')"
+    assert repr(tern.BudgetResource(pool, tern.Budget("b", 1))) == "BudgetResource(device='sim:0')"
+    strided = tern.from_dlpack(np.zeros((4, 4), "float32")[:, ::2])
+    assert repr(strided) == "StridedBuffer(shape=(4, 2), strides=[4, 2], dtype=float32, device='host')"

@@ -30,6 +30,8 @@ import os, sys, warnings
 import numpy as np
 import ternmem as tern
 
+# Python 3.12 and newer warn at a fork of a process with threads, and devices have threads.
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 device = tern.open_device(sys.argv[1])
 unified = tern.UnifiedBuffer(100, device=device).fill(1)
 unified.sync_to_device()

@@ -71,3 +71,17 @@ def test_streams_wait_for_each_other(accelerator: tern.Device) -> None:
     assert "first" in repr(first)
     first.close()
     second.close()
+
+
+def test_a_stream_of_another_library_can_be_awaited() -> None:
+    device = tern.open_device("cuda:0?driver=sim")
+    stream = tern.Stream(device)
+
+    class Foreign:
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return 0, stream.handle
+
+    buffer = UnifiedBuffer(1000, device=device).fill(1)
+    asyncio.run(buffer.ensure_on_device(Foreign()))
+    assert buffer.state is BufferState.SYNCHRONIZED
+    stream.close()

@@ -15,10 +15,12 @@ class MemoryInfo:
     """Free and total bytes of device memory."""
 
     @property
-    def free_bytes(self) -> int: ...
+    def free_bytes(self) -> int:
+        """The bytes that are free."""
 
     @property
-    def total_bytes(self) -> int: ...
+    def total_bytes(self) -> int:
+        """All bytes."""
 
     def __repr__(self) -> str: ...
 
@@ -35,13 +37,16 @@ class Device:
         """
 
     @property
-    def spec(self) -> str: ...
+    def spec(self) -> str:
+        """The text that opens the device, such as ``cuda:0``."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the hardware."""
 
     @property
-    def driver(self) -> str: ...
+    def driver(self) -> str:
+        """The version of the driver."""
 
     @property
     def is_host(self) -> bool:
@@ -57,7 +62,7 @@ class Device:
 
     @property
     def capabilities(self) -> list[str]:
-        """The names of the optional features it has."""
+        """The names of the optional features that the device has."""
 
     def can(self, capability: str) -> bool:
         """Return whether the device has a capability."""
@@ -75,10 +80,11 @@ class Device:
         """Wait until all work of the device is complete. Ctrl-C ends the wait."""
 
     @property
-    def default_stream(self) -> Stream: ...
+    def default_stream(self) -> Stream:
+        """The stream that operations use if the program names none."""
 
     def stream(self, name: str | None = None, priority: int = 0) -> Stream:
-        """Make a stream."""
+        """Make a stream. The name is for reports."""
 
     def activity(self) -> dict[str, typing.Any]:
         """
@@ -129,11 +135,14 @@ class Mark:
     def __await__(self) -> collections.abc.Generator[object, None, None]: ...
 
     """
-    A point in the work of a stream. A mark costs nothing until someone waits for it.
+    A point in the work of a stream. Stream.mark() makes it; ``await mark`` waits in an event loop.
+
+    A mark costs nothing until a program waits for it.
     """
 
     @property
-    def is_done(self) -> bool: ...
+    def is_done(self) -> bool:
+        """Whether the work up to the mark is complete. Does not wait."""
 
     def wait(self) -> None:
         """Wait until the work up to the mark is complete. Ctrl-C ends the wait."""
@@ -146,19 +155,29 @@ class Mark:
 
 class Event:
     """
-    A driver event: to measure time, or to exchange order with code that uses events.
+    A driver event: to measure time, or to order work of code that uses events.
+
+    Parameters
+    ----------
+    device : Device or str, optional
+        By default the current device.
+    timing : bool
+        Whether elapsed_ns() can measure with the event.
     """
 
     def __init__(self, device: object | None = None, *, timing: bool = False) -> None: ...
 
     @property
-    def is_recorded(self) -> bool: ...
+    def is_recorded(self) -> bool:
+        """Whether Stream.record() was called with the event."""
 
     @property
-    def is_done(self) -> bool: ...
+    def is_done(self) -> bool:
+        """Whether the work up to the latest record is complete. Does not wait."""
 
     @property
-    def handle(self) -> int: ...
+    def handle(self) -> int:
+        """The driver's handle."""
 
     def synchronize(self) -> None:
         """
@@ -166,13 +185,24 @@ class Event:
         """
 
     def elapsed_ns(self, start: Event) -> int:
-        """Return the nanoseconds from another event to this one."""
+        """
+        Return the nanoseconds from another event to this one. Both need ``timing=True``.
+        """
 
 class Stream:
     """
     A queue of work of a device. Work of one stream runs in order.
 
     Close it, or use it in a ``with`` statement; work that was submitted still completes.
+
+    Parameters
+    ----------
+    device : Device or str, optional
+        By default the current device.
+    name : str, optional
+        A name for reports.
+    priority : int
+        Lower numbers run first, as in CUDA.
     """
 
     def __init__(self, device: object | None = None, name: str | None = None, priority: int = 0) -> None: ...
@@ -184,10 +214,12 @@ class Stream:
         """
 
     @property
-    def device(self) -> Device: ...
+    def device(self) -> Device:
+        """The device."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name for reports."""
 
     @property
     def handle(self) -> int:
@@ -213,7 +245,8 @@ class Stream:
         """Queue a fill at an address. The program orders it, not Tern."""
 
     @property
-    def is_idle(self) -> bool: ...
+    def is_idle(self) -> bool:
+        """Whether all submitted work is complete. Does not wait."""
 
     def synchronize(self) -> None:
         """
@@ -237,24 +270,44 @@ def from_dlpack(x: object, *, device: object | None = None, copy: object | None 
     """
     Import a tensor of another library without a copy.
 
-    Returns a Buffer, or a StridedBuffer if the elements are not adjacent.
+    Parameters
+    ----------
+    x : object
+        With ``__dlpack__`` and ``__dlpack_device__``, such as an array of NumPy, CuPy, JAX or torch.
+    device : Device, optional
+        The simulated device of the memory, if there are several.
+    copy : bool, optional
+        True always copies. False raises CopyRequiredError if a copy is needed.
+
+    Returns
+    -------
+    Buffer or StridedBuffer
+        A StridedBuffer if the elements are not adjacent.
     """
 
 class Resource:
-    """Where memory comes from."""
+    """
+    Where memory comes from: a Pool, or a resource that adds a check to another one.
+    """
 
     @property
-    def device(self) -> Device: ...
+    def device(self) -> Device:
+        """The device of the memory."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the kind of resource."""
+
+    def __repr__(self) -> str: ...
 
     @property
     def statistics(self) -> dict[str, typing.Any]:
         """Bytes in use and held, and counts of allocations."""
 
     def trim(self, keep_bytes: int = 0) -> int:
-        """Give free memory back to the driver. Returns the bytes given back."""
+        """
+        Return free memory to the driver, except for ``keep_bytes``. Returns the number of bytes.
+        """
 
 class Pool(Resource):
     """
@@ -263,65 +316,90 @@ class Pool(Resource):
     Parameters
     ----------
     device : Device or str, optional
+        By default the current device.
     limit_bytes : int
-        The most memory held from the driver; 0 for no limit.
+        The most memory that the pool holds; 0 for no limit.
     initial_bytes : int
-        Memory that is taken from the driver at once.
+        Memory that the pool requests from the driver now.
     kind : {'device', 'pinned', 'managed'}
+        The kind of memory.
     """
 
     def __init__(self, device: object | None = None, *, limit_bytes: int = 0, initial_bytes: int = 0, kind: str = 'device') -> None: ...
 
     @property
-    def pool_statistics(self) -> dict[str, typing.Any]: ...
+    def pool_statistics(self) -> dict[str, typing.Any]:
+        """
+        What the pool holds, and how often it asked the driver and waited, as a dict.
+        """
 
 class Budget:
     """
-    A limit on bytes, possibly below another one.
+    A limit on bytes. A BudgetResource charges memory to it.
 
     Parameters
     ----------
     name : str
-    limit_bytes : int, optional
-        None counts bytes and never refuses.
+        A name for reports and errors.
+    limit_bytes : int or None
+        None counts bytes and never refuses a request.
     parent : Budget, optional
+        A budget that is charged for the same bytes.
     overflow : {'fail', 'wait', 'evict', 'spill'}
-        What a request at the limit may do.
+        What a request at the limit may do: raise OutOfBudgetError, wait for pending frees, drop copies
+        that can be fetched again, or also move data elsewhere.
     """
 
     def __init__(self, name: str, limit_bytes: int | None, *, parent: Budget | None = None, overflow: str = 'spill') -> None: ...
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name."""
 
     @property
-    def path(self) -> str: ...
+    def path(self) -> str:
+        """The names from the topmost parent to this budget."""
 
     @property
-    def limit_bytes(self) -> int | None: ...
+    def limit_bytes(self) -> int | None:
+        """The limit, or None if there is none."""
 
     @property
-    def used_bytes(self) -> int: ...
+    def used_bytes(self) -> int:
+        """Bytes in use, and bytes whose free is still pending."""
 
     @property
-    def live_bytes(self) -> int: ...
+    def live_bytes(self) -> int:
+        """Bytes in use."""
 
     @property
-    def pending_bytes(self) -> int: ...
+    def pending_bytes(self) -> int:
+        """
+        Bytes that are freed but still charged, because their stream has not passed the free.
+        """
 
     @property
-    def charged_bytes(self) -> int: ...
+    def charged_bytes(self) -> int:
+        """Used bytes, and bytes of requests that are under way or reserved."""
 
     def __repr__(self) -> str: ...
 
 class BudgetResource(Resource):
-    """Charges each block of another resource to a budget."""
+    """
+    Charges each block of another resource to a budget.
+
+    Parameters
+    ----------
+    upstream : Resource
+        Where the memory comes from.
+    budget : Budget
+    """
 
     def __init__(self, upstream: Resource, budget: Budget) -> None: ...
 
 class TrackingResource(Resource):
     """
-    Knows each live block of another resource, and the line that made it.
+    Records each live block of another resource, and the line that allocated it.
 
     Parameters
     ----------
@@ -342,7 +420,7 @@ class TrackingResource(Resource):
 
     def histogram(self) -> dict[int, int]:
         """
-        Return how many allocations were of up to that many bytes, by the upper bound of their size class.
+        Return the number of allocations in each size class. The keys are the upper bounds of the classes, in bytes.
         """
 
     def leak_report(self) -> str:
@@ -353,9 +431,22 @@ class TrackingResource(Resource):
 def default_resource(device: object | None = None, kind: str = 'device') -> Resource:
     """Return the resource that buffers use where none is named."""
 
-def set_default_resource(resource: Resource, kind: str = 'device') -> Resource:
+def set_default_resource(resource: Resource, kind: str = 'device') -> Resource | None:
     """
-    Use a resource for all buffers of its device that name none. Returns the previous one.
+    Use a resource for all buffers of its device that name none.
+
+    To undo this later, keep the result of default_resource() and set it again.
+
+    Parameters
+    ----------
+    resource : Resource
+    kind : {'device', 'pinned', 'managed'}
+        Has no effect: the resource has a kind.
+
+    Returns
+    -------
+    Resource or None
+        The resource that was set before, or None if none was.
     """
 
 class Buffer:
@@ -369,56 +460,73 @@ class Buffer:
     shape : int or sequence of int
     dtype : dtype-like, default float32
     device : Device or str, optional
+        By default that of the resource, or else the current device.
     kind : {'device', 'pinned', 'managed'}
+        Device memory, page-locked host memory, or memory that migrates between host and device.
     contents : {'uninitialized', 'zero', 'unspecified'}
+        A read of uninitialized elements raises NeverWrittenError. Unspecified elements may be read.
     tag : str, optional
         A name for reports.
     resource : Resource, optional
-        Where the memory comes from.
+        Where the memory comes from; by default the default resource of the device.
     """
 
     def __init__(self, shape: object, dtype: object | None = None, device: object | None = None, *, kind: str = 'device', contents: str = 'uninitialized', tag: str | None = None, resource: Resource | None = None) -> None: ...
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
 
     @property
-    def dtype(self) -> typing.Any: ...
+    def dtype(self) -> typing.Any:
+        """
+        The type of an element: a NumPy dtype, or a name if NumPy has no such type.
+        """
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """The number of elements."""
 
     @property
-    def numel(self) -> int: ...
+    def numel(self) -> int:
+        """The number of elements."""
 
     @property
-    def ndim(self) -> int: ...
+    def ndim(self) -> int:
+        """The number of dimensions."""
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """The number of bytes."""
 
     @property
-    def device(self) -> Device: ...
+    def device(self) -> Device:
+        """The device of the memory."""
 
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str:
+        """
+        The kind of memory: ``'device'``, ``'pinned'``, ``'managed'`` or ``'host'``.
+        """
 
     @property
-    def is_pinned(self) -> bool: ...
+    def is_pinned(self) -> bool:
+        """Whether the memory is page-locked host memory."""
 
     @property
     def is_external(self) -> bool:
         """Whether another library owns the memory."""
 
     @property
-    def is_allocated(self) -> bool: ...
+    def is_allocated(self) -> bool:
+        """Whether the buffer has memory; the first use allocates it."""
 
     @property
     def ptr(self) -> int:
         """The address of the first element."""
 
     def allocate(self, stream: object | None = None) -> typing.Self:
-        """Allocate the memory now."""
+        """Allocate the memory now. Returns the buffer."""
 
     def copy_from(self, source: object, stream: object | None = None) -> None:
         """
@@ -438,7 +546,7 @@ class Buffer:
     def __array__(self, dtype: object | None = None, copy: object | None = None) -> npt.NDArray[typing.Any]: ...
 
     def fill(self, value: object, stream: object | None = None) -> typing.Self:
-        """Set every element, in stream order."""
+        """Set every element to one value, in stream order. Returns the buffer."""
 
     def clone(self, stream: object | None = None) -> Buffer:
         """Return a Buffer with a copy of the elements."""
@@ -449,7 +557,7 @@ class Buffer:
     def view(self, dtype: object) -> Buffer:
         """Return the same memory with another dtype."""
 
-    def __getitem__(self, arg: object, /) -> Buffer: ...
+    def __getitem__(self, key: object | None) -> Buffer: ...
 
     def __len__(self) -> int: ...
 
@@ -475,20 +583,31 @@ class Buffer:
     def __repr__(self) -> str: ...
 
 class StridedBuffer:
-    """Elements of another library that are not adjacent in memory."""
+    """
+    Elements of another library that are not adjacent in memory.
+
+    from_dlpack() makes it. contiguous() copies the elements to a Buffer.
+    """
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
 
     @property
     def strides(self) -> list[int]:
         """The strides, in elements."""
 
     @property
-    def dtype(self) -> typing.Any: ...
+    def dtype(self) -> typing.Any:
+        """The type of an element."""
 
     @property
-    def is_contiguous(self) -> bool: ...
+    def is_contiguous(self) -> bool:
+        """Whether the elements are adjacent, in row-major order."""
+
+    def __array__(self, dtype: object | None = None, copy: object | None = None) -> npt.NDArray[typing.Any]: ...
+
+    def __repr__(self) -> str: ...
 
     def contiguous(self, stream: object | None = None) -> Buffer:
         """Return a Buffer with the elements in row-major order."""
@@ -500,16 +619,18 @@ class HostMemory:
 
 class HostLease:
     """
-    An open access of the host. In a ``with`` statement it gives a NumPy array.
+    An open access of the host to a UnifiedBuffer. A ``with`` statement returns a NumPy array.
 
-    The array stays valid memory after the lease; it is read-only then.
+    The end of the lease makes the array read-only. Its memory stays valid.
     """
 
     @property
-    def array(self) -> npt.NDArray[typing.Any]: ...
+    def array(self) -> npt.NDArray[typing.Any]:
+        """The NumPy array of the lease."""
 
     @property
-    def is_open(self) -> bool: ...
+    def is_open(self) -> bool:
+        """Whether the lease is open."""
 
     def close(self) -> None:
         """Close the lease."""
@@ -527,16 +648,18 @@ class HostLease:
 
 class DeviceLease:
     """
-    An open access of a device, for work that is submitted to its stream.
+    An open access of a device to a UnifiedBuffer. A ``with`` statement returns a DeviceArray.
 
-    In a ``with`` statement it gives a DeviceArray.
+    Work that is submitted to the stream of the lease while it is open may use the memory.
     """
 
     @property
-    def array(self) -> DeviceArray: ...
+    def array(self) -> DeviceArray:
+        """The device memory of the lease."""
 
     @property
-    def is_open(self) -> bool: ...
+    def is_open(self) -> bool:
+        """Whether the lease is open."""
 
     def close(self) -> None:
         """Close the lease. Does not wait for the work."""
@@ -565,39 +688,49 @@ class UnifiedBuffer:
     def __init__(self, shape: object, dtype: object | None = None, *, pinned: object = False, device: object | None = None, tag: str | None = None, checked: bool | None = None) -> None: ...
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
 
     @property
-    def dtype(self) -> typing.Any: ...
+    def dtype(self) -> typing.Any:
+        """The type of an element."""
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """The number of bytes of one copy."""
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """The number of elements."""
 
     @property
-    def ndim(self) -> int: ...
+    def ndim(self) -> int:
+        """The number of dimensions."""
 
     @property
     def _state(self) -> int: ...
 
     @property
-    def default_device(self) -> Device: ...
+    def default_device(self) -> Device:
+        """The device of the second copy."""
 
     @property
-    def tag(self) -> str: ...
+    def tag(self) -> str:
+        """The name for reports."""
 
     @property
     def is_pinned(self) -> bool:
         """Whether the host copy is page-locked; False before there is one."""
 
     @property
-    def is_allocated(self) -> bool: ...
+    def is_allocated(self) -> bool:
+        """Whether the host or the device has a copy."""
 
     @property
     def statistics(self) -> dict[str, typing.Any]:
-        """What the buffer has copied so far."""
+        """
+        What the buffer has copied so far: ``{'copies', 'bytes'}`` by direction. ``'moved'`` is the sum.
+        """
 
     @property
     def transfers(self) -> list[typing.Any]:
@@ -611,13 +744,17 @@ class UnifiedBuffer:
     @property
     def host(self) -> npt.NDArray[typing.Any]:
         """
-        A writable NumPy array. NumPy cannot report writes, so the access marks the host as written.
+        A writable NumPy array over the host copy. Downloads newer bytes of the device.
+
+        NumPy cannot report writes, so reading this property marks the host copy as written.
         """
 
     @property
     def device(self) -> typing.Any:
         """
-        The device side, up to date. Call mark_device_dirty() after writing to it.
+        A DeviceArray over the device copy. Uploads newer bytes of the host.
+
+        Call mark_device_dirty() after work has written to it.
         """
 
     def __array__(self, dtype: object | None = None, copy: object | None = None) -> npt.NDArray[typing.Any]: ...
@@ -626,20 +763,104 @@ class UnifiedBuffer:
 
     def __setitem__(self, arg0: object, arg1: object, /) -> None: ...
 
-    def read_host(self, wait: float | None = None) -> HostLease: ...
+    def read_host(self, wait: float | None = None) -> HostLease:
+        """
+        Open a lease of the host copy. The program reads the elements.
 
-    def read_device(self, stream: object | None = None, wait: float | None = None) -> DeviceLease: ...
+        Parameters
+        ----------
+        wait : float, optional
+            Seconds to wait for a lease that conflicts; by default none.
 
-    def rw_host(self, wait: float | None = None) -> HostLease: ...
+        Returns
+        -------
+        HostLease
+            In a ``with`` statement, a NumPy array.
+        """
 
-    def rw_device(self, stream: object | None = None, wait: float | None = None) -> DeviceLease: ...
+    def read_device(self, stream: object | None = None, wait: float | None = None) -> DeviceLease:
+        """
+        Open a lease of the device copy. The program reads the elements.
 
-    def discard_host(self, wait: float | None = None) -> HostLease: ...
+        Parameters
+        ----------
+        stream : Stream, optional
+            The stream of the work; by default that of the device.
+        wait : float, optional
+            Seconds to wait for a lease that conflicts; by default none.
 
-    def discard_device(self, stream: object | None = None, wait: float | None = None) -> DeviceLease: ...
+        Returns
+        -------
+        DeviceLease
+            In a ``with`` statement, a DeviceArray.
+        """
+
+    def rw_host(self, wait: float | None = None) -> HostLease:
+        """
+        Open a lease of the host copy. The program reads and writes the elements.
+
+        Parameters
+        ----------
+        wait : float, optional
+            Seconds to wait for a lease that conflicts; by default none.
+
+        Returns
+        -------
+        HostLease
+            In a ``with`` statement, a NumPy array.
+        """
+
+    def rw_device(self, stream: object | None = None, wait: float | None = None) -> DeviceLease:
+        """
+        Open a lease of the device copy. The program reads and writes the elements.
+
+        Parameters
+        ----------
+        stream : Stream, optional
+            The stream of the work; by default that of the device.
+        wait : float, optional
+            Seconds to wait for a lease that conflicts; by default none.
+
+        Returns
+        -------
+        DeviceLease
+            In a ``with`` statement, a DeviceArray.
+        """
+
+    def discard_host(self, wait: float | None = None) -> HostLease:
+        """
+        Open a lease of the host copy. The program overwrites all elements, so nothing is copied in.
+
+        Parameters
+        ----------
+        wait : float, optional
+            Seconds to wait for a lease that conflicts; by default none.
+
+        Returns
+        -------
+        HostLease
+            In a ``with`` statement, a NumPy array.
+        """
+
+    def discard_device(self, stream: object | None = None, wait: float | None = None) -> DeviceLease:
+        """
+        Open a lease of the device copy. The program overwrites all elements, so nothing is copied in.
+
+        Parameters
+        ----------
+        stream : Stream, optional
+            The stream of the work; by default that of the device.
+        wait : float, optional
+            Seconds to wait for a lease that conflicts; by default none.
+
+        Returns
+        -------
+        DeviceLease
+            In a ``with`` statement, a DeviceArray.
+        """
 
     def allocate(self, host: bool = True, device: bool = True) -> typing.Self:
-        """Allocate memory. The contents stay unwritten."""
+        """Allocate memory for the copies now. Returns the buffer."""
 
     def free(self) -> None:
         """Free all copies. Arrays that are still in use keep their memory."""
@@ -651,19 +872,27 @@ class UnifiedBuffer:
         """Free the device copy; newer bytes go to the host first."""
 
     def sync_to_device(self) -> None:
-        """Bring the device copy up to date."""
+        """Bring the device copy up to date. Copies nothing if it is."""
 
     def sync_to_host(self) -> None:
-        """Bring the host copy up to date."""
+        """
+        Bring the host copy up to date, and wait for it. Copies nothing if it is.
+        """
 
     def mark_host_dirty(self) -> None:
-        """Say that the host copy was written through an array that was kept."""
+        """
+        Mark the host copy as written. For writes through an array that the program has kept.
+        """
 
     def mark_device_dirty(self, stream: object | None = None) -> None:
-        """Say that work on the stream wrote the device copy."""
+        """Mark the device copy as written by work on the stream."""
 
     def fill(self, value: object, stream: object | None = None) -> typing.Self:
-        """Set every element, where the data is."""
+        """
+        Set every element to one value. Returns the buffer.
+
+        With a stream the device copy is written; without one, the copy that is up to date.
+        """
 
     def copy_from(self, array: object) -> None:
         """
@@ -691,28 +920,43 @@ class UnifiedBuffer:
         """
 
 class DeviceArray:
-    """Device memory of a lease or of a UnifiedBuffer, for other libraries."""
+    """
+    Device memory of a lease or of a UnifiedBuffer, for other libraries.
+
+    Pass it to ``cupy.from_dlpack``, ``torch.from_dlpack`` or ``cupy.asarray``, or pass ``ptr`` to a kernel.
+    """
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
 
     @property
-    def dtype(self) -> typing.Any: ...
+    def dtype(self) -> typing.Any:
+        """The type of an element."""
 
     @property
-    def device(self) -> Device: ...
+    def device(self) -> Device:
+        """The device of the memory."""
 
     @property
-    def ptr(self) -> int: ...
+    def ptr(self) -> int:
+        """The address of the first element."""
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """The number of bytes."""
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """The number of elements."""
 
     @property
-    def is_read_only(self) -> bool: ...
+    def is_read_only(self) -> bool:
+        """
+        Whether the lease is a read lease. Work must not write the memory then.
+        """
+
+    def __array__(self, dtype: object | None = None, copy: object | None = None) -> npt.NDArray[typing.Any]: ...
 
     def __dlpack__(self, *, stream: object | None = None, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> typing.Any: ...
 
@@ -1443,7 +1687,7 @@ class Kernel:
         """
         Make a kernel of a Python function, for the host and for simulated devices.
 
-        One call does the whole launch. The function gets a NumPy array for each declared memory, read-only for
+        Each launch calls the function once. The function gets a NumPy array for each declared memory, read-only for
         :func:`in_`, and all other arguments as they were passed. It must not call the device.
 
         If the function raises, the exception is raised by the next call of the launching thread that waits, or by a
@@ -1465,6 +1709,8 @@ class Kernel:
     def from_source(device: object, text: str, entry: str, options: str = '') -> Kernel:
         """
         Compile a kernel: OpenCL C on OpenCL devices, CUDA C++ on CUDA devices.
+
+        A simulated device checks the order of the launches, and runs no code of the text.
 
         Parameters
         ----------
@@ -1680,6 +1926,8 @@ class Column:
     """
 
     def __init__(self, values: object, type: object | None = None, device: object | None = None, *, valid: object | None = None, tag: str | None = None) -> None: ...
+
+    def __array__(self, dtype: object | None = None, copy: object | None = None) -> npt.NDArray[typing.Any]: ...
 
     @staticmethod
     def allocate(type: object, capacity: object, device: object | None = None, *, nullable: bool = False, data_bytes: object = 0) -> Column:
@@ -2118,6 +2366,8 @@ class Array:
 
     def to_numpy(self) -> npt.NDArray[typing.Any]:
         """Return an independent NumPy array with the elements."""
+
+    def __array__(self, dtype: object | None = None, copy: object | None = None) -> npt.NDArray[typing.Any]: ...
 
     def __dlpack__(self, *, stream: object | None = None, max_version: object | None = None, dl_device: object | None = None, copy: object | None = None) -> typing.Any: ...
 

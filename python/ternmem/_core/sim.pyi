@@ -12,27 +12,36 @@ import ternmem._core
 
 
 class Finding:
-    """An error that the checker found."""
+    """
+    An error that the checker found. ``print(finding)`` shows the whole report.
+    """
 
     @property
-    def code(self) -> str: ...
+    def code(self) -> str:
+        """The code, such as ``TERN-S101``."""
 
     @property
-    def title(self) -> str: ...
+    def title(self) -> str:
+        """The name of the code, such as ``missing-wait``."""
 
     @property
-    def what(self) -> str: ...
+    def what(self) -> str:
+        """What is wrong, as a sentence."""
 
     @property
-    def fix(self) -> str: ...
+    def fix(self) -> str:
+        """What to change."""
 
     @property
-    def replay(self) -> str: ...
+    def replay(self) -> str:
+        """How to repeat the run."""
 
     @property
-    def site(self) -> str | None: ...
+    def site(self) -> str | None:
+        """The line that made the error, or None if it is not known."""
 
-    def json(self) -> str: ...
+    def json(self) -> str:
+        """Return the finding as a JSON object."""
 
     def __str__(self) -> str: ...
 
@@ -47,8 +56,9 @@ def open(*, seed: int = 0, schedule: str = 'mix', mode: str = 'raise', reuse: st
     seed : int
         Determines every choice of the device.
     schedule : {'mix', 'lazy', 'eager', 'random', 'skewed', 'stall_one', 'pct'}
+        How the device chooses the stream that runs next.
     mode : {'raise', 'collect', 'abort'}
-        What happens when the checker finds an error.
+        When the checker finds an error: raise ViolationError, keep it for findings(), or end the process.
     reuse : {'hostile', 'friendly'}
         Which freed memory the simulated driver reuses.
     faults : str
@@ -56,7 +66,11 @@ def open(*, seed: int = 0, schedule: str = 'mix', mode: str = 'raise', reuse: st
     profile : str
         The simulated hardware: ``h200``, ``small`` or the path of a profile.
     memory_bytes : int, optional
-        Device memory.
+        The size of device memory; by default that of the profile.
+    print_findings : bool
+        Whether findings are also printed to standard error.
+    per_thread_host : bool
+        Whether the checker treats the threads of the host separately.
     strict_kernels : bool
         Whether the checker finds what a kernel touches and did not declare.
     """
