@@ -42,7 +42,7 @@ PyArray make(nb::handle values, nb::handle dtype, nb::handle device, const std::
   const nb::object array = numpy().attr("asarray")(values);
   if (nb::cast<int>(array.attr("ndim")) != 1) {
     raise(Failure(ErrorCode::shape_mismatch, "an Array has one axis, and the values have the shape {actual}. Use a Buffer for other shapes.")
-              .with("actual", nb::repr(array.attr("shape")).c_str()),
+              .with("actual", repr_of(array.attr("shape"))),
           here());
   }
   const DType element = dtype_of_object(dtype.is_none() ? nb::object(array.attr("dtype")) : nb::borrow(dtype));

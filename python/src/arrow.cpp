@@ -275,7 +275,7 @@ nb::object from_arrow(nb::handle object, nb::handle device, const std::optional<
   }
   raise(Failure(ErrorCode::type_mismatch,
                 "'{actual}' has none of __arrow_c_array__, __arrow_c_device_array__, __arrow_c_stream__ and __arrow_c_device_stream__.")
-            .with("actual", nb::repr(object.type()).c_str()),
+            .with("actual", repr_of(object.type())),
         here());
 }
 
@@ -324,7 +324,7 @@ nb::object export_arrow_device_stream(const Table& table) {
 
 Schema import_arrow_schema(nb::handle object) {
   if (!nb::hasattr(object, "__arrow_c_schema__")) {
-    raise(Failure(ErrorCode::type_mismatch, "'{actual}' has no __arrow_c_schema__.").with("actual", nb::repr(object.type()).c_str()), here());
+    raise(Failure(ErrorCode::type_mismatch, "'{actual}' has no __arrow_c_schema__.").with("actual", repr_of(object.type())), here());
   }
   const nb::object capsule = object.attr("__arrow_c_schema__")();
   ArrowSchema schema = moved(structure_of<ArrowSchema>(capsule, schema_name, "the capsule"));
@@ -335,7 +335,7 @@ Schema import_arrow_schema(nb::handle object) {
 void check_arrow_options(const nb::kwargs& options) {
   for (const auto& [name, value] : options) {
     if (value.is_none()) continue;
-    raise(Failure(ErrorCode::unsupported, "the option {what} of the Arrow protocol is not supported.").with("what", nb::repr(name).c_str()), here());
+    raise(Failure(ErrorCode::unsupported, "the option {what} of the Arrow protocol is not supported.").with("what", repr_of(name)), here());
   }
 }
 

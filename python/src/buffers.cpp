@@ -154,6 +154,10 @@ Buffer part_of(const Buffer& self, nb::handle key) {
 
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   view->obj = nullptr;
+  if (!nb::inst_ready(self)) {
+    PyErr_SetString(PyExc_BufferError, "the Buffer was not initialized.");
+    return -1;
+  }
   try {
     const nb::object array = array_of(*nb::inst_ptr<Buffer>(self), (flags & PyBUF_WRITABLE) == 0);
     return PyObject_GetBuffer(array.ptr(), view, flags);

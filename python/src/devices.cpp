@@ -332,7 +332,7 @@ PyStream::PyStream(nb::handle object, const Device& device) : device_(device) {
     if (!nb::isinstance<nb::tuple>(answer) || pair.size() != 2 || nb::cast<std::int64_t>(pair[0]) != 0) {
       raise(Failure(ErrorCode::invalid_argument,
                     "__cuda_stream__() returned {value}, which is not (0, handle)")
-                .with("value", nb::repr(answer).c_str()),
+                .with("value", repr_of(answer)),
             here());
     }
     handle = nb::borrow(pair[1]);

@@ -178,9 +178,11 @@ nb::object from_dlpack(nb::handle producer, nb::handle device, nb::handle copy) 
           here());
   }
   const nb::object place = producer.attr("__dlpack_device__")();
-  if (nb::len(place) != 2) refuse_value("__dlpack_device__() did not return two integers");
-  const int type = nb::cast<int>(nb::object(place[0].attr("__index__")()));
-  const int number = nb::cast<int>(nb::object(place[1].attr("__index__")()));
+  constexpr const char* wrong_place = "__dlpack_device__() did not return two integers";
+  if (PySequence_Check(place.ptr()) == 0) refuse_type(wrong_place);
+  if (nb::len(place) != 2) refuse_value(wrong_place);
+  const int type = nb::cast<int>(index_of(nb::object(place[0]), wrong_place));
+  const int number = nb::cast<int>(index_of(nb::object(place[1]), wrong_place));
   const Device source = nb::isinstance<Device>(device) && type == dl_ext ? nb::cast<Device>(device)
                                                                          : device_of_dlpack(type, number);
   const nb::object capsule = call_dlpack(producer, type);
@@ -234,8 +236,8 @@ nb::object export_dlpack(const Exported& exported, nb::handle stream, nb::handle
     if (!nb::isinstance<nb::tuple>(dl_device) || nb::len(dl_device) != 2) {
       refuse_value("dl_device is a tuple of two integers");
     }
-    const int type = nb::cast<int>(nb::object(nb::object(dl_device[0]).attr("__index__")()));
-    const int number = nb::cast<int>(nb::object(nb::object(dl_device[1]).attr("__index__")()));
+    const int type = nb::cast<int>(index_of(nb::object(dl_device[0]), "dl_device is a tuple of two integers"));
+    const int number = nb::cast<int>(index_of(nb::object(dl_device[1]), "dl_device is a tuple of two integers"));
     const int from = static_cast<int>(own.device_type);
     if (type == from && number == own.device_id) {
       // its own

@@ -11,8 +11,12 @@ namespace {
 std::byte nothing[16];
 
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
-  auto& memory = *nb::inst_ptr<HostMemory>(self);
   view->obj = nullptr;
+  if (!nb::inst_ready(self)) {
+    PyErr_SetString(PyExc_BufferError, "the memory was not initialized.");
+    return -1;
+  }
+  auto& memory = *nb::inst_ptr<HostMemory>(self);
   if ((flags & PyBUF_WRITABLE) != 0 && memory.is_read_only) {
     PyErr_SetString(PyExc_BufferError, "this memory is leased for reading only. Open an rw lease to write.");
     return -1;
@@ -89,8 +93,8 @@ nb::object elements_of(nb::handle object, DType dtype, const Shape* shape) {
       raise(Failure(ErrorCode::shape_mismatch,
                     "the elements have the shape {actual}, and the buffer has {expected}. Nothing is "
                     "broadcast: reshape the elements first.")
-                .with("actual", nb::repr(array.attr("shape")).c_str())
-                .with("expected", nb::repr(wanted).c_str()),
+                .with("actual", repr_of(array.attr("shape")))
+                .with("expected", repr_of(wanted)),
             here());
     }
   }
@@ -99,8 +103,8 @@ nb::object elements_of(nb::handle object, DType dtype, const Shape* shape) {
     raise(Failure(ErrorCode::type_mismatch,
                   "elements of type {actual} do not become {expected} without a loss of kind. Convert them "
                   "first, with astype().")
-              .with("actual", nb::repr(array.attr("dtype")).c_str())
-              .with("expected", nb::repr(target).c_str()),
+              .with("actual", repr_of(array.attr("dtype")))
+              .with("expected", repr_of(target)),
           here());
   }
   return np.attr("ascontiguousarray")(array, target).attr("reshape")(array.attr("shape"));

@@ -60,7 +60,7 @@ thread_local StorageWait current_wait;
 }  // namespace
 
 Result<bool> is_ready_beside(const StorageHandle& storage, Access access) {
-  if (!is_main_thread()) return true;
+  if (!is_main_thread() || is_in_kernel) return true;
   if (current_wait.wait == nullptr || current_wait.storage != storage->id() || current_wait.access != access) {
     const Result<bool> ready = storage->uses().try_is_ready(access);
     if (!ready || *ready) return ready;
@@ -73,7 +73,8 @@ Result<bool> is_ready_beside(const StorageHandle& storage, Access access) {
 
 void wait_for_device(const Device& device) {
   const CallSite site = here();
-  if (is_main_thread()) {
+  // The device refuses a wait inside of a kernel; a wait beside it would last for ever.
+  if (is_main_thread() && !is_in_kernel) {
     // No call asks whether a device is idle.
     if (const auto wait = WaitBeside::start([device] { return device.try_synchronize(); })) {
       while (!without_gil([&] { return wait->is_over_in_turn(); })) check_signals();

@@ -64,7 +64,7 @@ Use use_of(nb::object memory, Access access) {
   if (!is_memory(memory)) {
     raise(Failure(ErrorCode::type_mismatch, "{name}() takes a Buffer, an Array, a UnifiedBuffer or a ManagedBuffer, and not {actual}.")
               .with("name", name_of(access))
-              .with("actual", nb::repr(memory.type()).c_str()),
+              .with("actual", repr_of(memory.type())),
           here());
   }
   return {std::move(memory), access};
@@ -149,7 +149,7 @@ void read_value(nb::handle object, std::size_t index, DType& dtype, ValueBytes& 
                   "argument {index} is {actual}. Declare memory with in_(), out() or inout(), and pass a value as a NumPy "
                   "scalar of the width that the kernel expects, such as numpy.float32(2).")
               .with("index", index)
-              .with("actual", nb::repr(object.type()).c_str()),
+              .with("actual", repr_of(object.type())),
           here());
   }
   dtype = dtype_of_object(object.attr("dtype"));
@@ -172,7 +172,7 @@ void read_axes(nb::handle object, std::uint32_t (&axes)[3]) {
   }
   if (!nb::isinstance<nb::tuple>(object) && !nb::isinstance<nb::list>(object)) {
     raise(Failure(ErrorCode::type_mismatch, "a grid or block is an integer or a tuple of up to three, and not {actual}.")
-              .with("actual", nb::repr(object).c_str()),
+              .with("actual", repr_of(object)),
           here());
   }
   const std::size_t count = nb::len(object);
@@ -197,7 +197,7 @@ LaunchExtent extent_of_object(nb::handle object) {
   if (PyIndex_Check(object.ptr()) != 0) return elements(size_of_object(object, "the number of elements"));
   raise(Failure(ErrorCode::type_mismatch,
                 "the size of a launch is an integer, elements(n) or LaunchSize(grid, block), and not {actual}.")
-            .with("actual", nb::repr(object.type()).c_str()),
+            .with("actual", repr_of(object.type())),
         here());
 }
 
@@ -262,7 +262,7 @@ class PyKernel {
           raise(Failure(ErrorCode::type_mismatch,
                         "argument {index} is memory whose use is not declared. Pass it as in_(), out() or inout().")
                     .with("index", i)
-                    .with("actual", nb::repr(one.type()).c_str()),
+                    .with("actual", repr_of(one.type())),
                 here());
         }
         made.value = one;
@@ -303,7 +303,7 @@ class PyKernel {
 
 PyKernel from_function(nb::handle device, nb::object function, const std::optional<std::string>& name) {
   if (PyCallable_Check(function.ptr()) == 0) {
-    raise(Failure(ErrorCode::type_mismatch, "{actual} cannot be called.").with("actual", nb::repr(function).c_str()), here());
+    raise(Failure(ErrorCode::type_mismatch, "{actual} cannot be called.").with("actual", repr_of(function)), here());
   }
   std::string text = name.value_or("");
   if (!name) {
@@ -336,7 +336,7 @@ PyKernel from_image(nb::handle device, nb::handle image, const std::string& entr
   } else if (nb::isinstance<nb::str>(image)) {
     bytes = nb::cast<std::string>(image);
   } else {
-    raise(Failure(ErrorCode::type_mismatch, "an image is bytes or the text of PTX, and not {actual}.").with("actual", nb::repr(image.type()).c_str()), site);
+    raise(Failure(ErrorCode::type_mismatch, "an image is bytes or the text of PTX, and not {actual}.").with("actual", repr_of(image.type())), site);
   }
   return {without_gil([&] { return Kernel::try_from_image(on, std::string_view(bytes), entry, site); }).value(), nullptr};
 }

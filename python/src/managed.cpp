@@ -207,7 +207,7 @@ Buffer managed_of_object(nb::handle object) {
   if (nb::isinstance<PyManaged>(object)) return nb::cast<const PyManaged&>(object).buffer();
   if (nb::isinstance<Buffer>(object)) return nb::cast<const Buffer&>(object);
   raise(Failure(ErrorCode::type_mismatch, "'{actual}' is not managed memory. Pass a ManagedBuffer, or a Buffer of the kind 'managed'.")
-            .with("actual", nb::repr(object.type()).c_str()),
+            .with("actual", repr_of(object.type())),
         here());
 }
 

@@ -26,11 +26,11 @@ Place place_of_object(nb::handle object) {
   if (!nb::isinstance<nb::str>(object)) {
     raise(Failure(ErrorCode::type_mismatch,
                   "'{actual}' is not a place. Pass 'host', a Device, or the spec of a device.")
-              .with("actual", nb::repr(object).c_str()),
+              .with("actual", repr_of(object)),
           here());
   }
-  const nb::str kept = nb::borrow<nb::str>(object);
-  const std::string_view text = kept.c_str();
+  const std::string kept = escaped_utf8_of(object);
+  const std::string_view text = kept;
   if (text == "host") return Place::host();
   if (text == "host numa current") return Place::host_numa_current();
   if (const auto node = number_after("host numa ", text)) return Place::host_numa(*node);
@@ -50,7 +50,7 @@ std::size_t size_of_object(nb::handle object, const char* what) {
     PyErr_Clear();
     raise(Failure(ErrorCode::type_mismatch, "{what} is an integer, and not {actual}.")
               .with("what", what)
-              .with("actual", nb::repr(object).c_str()),
+              .with("actual", repr_of(object)),
           here());
   }
   int overflow = 0;
@@ -71,7 +71,7 @@ std::optional<HintRange> range_of_object(nb::handle object) {
   if (!nb::isinstance<nb::tuple>(object) || nb::len(object) != 2) {
     raise(Failure(ErrorCode::type_mismatch,
                   "'{actual}' is not a range. Pass (offset_bytes, bytes), or None for the whole buffer.")
-              .with("actual", nb::repr(object).c_str()),
+              .with("actual", repr_of(object)),
           here());
   }
   const nb::tuple pair = nb::borrow<nb::tuple>(object);

@@ -24,7 +24,7 @@ class PyRecorder {
       : device_(device.is_none() ? device_of(uses) : device_of_object(device)), stream_(stream, device_), is_permissive_(permissive) {
     for (const nb::handle one : uses) {
       if (!nb::isinstance<Use>(one)) {
-        raise(Failure(ErrorCode::type_mismatch, "'{actual}' is not a declared use. Pass in_(x), out(x) or inout(x).").with("actual", nb::repr(one.type()).c_str()), here());
+        raise(Failure(ErrorCode::type_mismatch, "'{actual}' is not a declared use. Pass in_(x), out(x) or inout(x).").with("actual", repr_of(one.type())), here());
       }
       uses_.push_back(nb::cast<const Use&>(one));
     }

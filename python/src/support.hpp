@@ -134,6 +134,13 @@ Made& made_once(std::atomic<Made*>& kept, Make&& make) {
 /// Returns one element of the dtype, converted from a Python number as NumPy converts it.
 [[nodiscard]] Pattern pattern_of(nb::handle value, DType dtype);
 
+/// Returns the text as UTF-8. Lone surrogates, which have no UTF-8 form, are escaped.
+[[nodiscard]] std::string escaped_utf8_of(nb::handle text);
+/// Returns the repr() of an object, for messages.
+[[nodiscard]] std::string repr_of(nb::handle object);
+/// Returns the integer that an object with __index__ means. Raises TypeError with the text for other objects.
+[[nodiscard]] nb::object index_of(nb::handle object, const char* text);
+
 /// Returns the shape that an int or a sequence of ints means. Raises ValueError for negative
 /// extents and TypeError for other objects.
 [[nodiscard]] Shape shape_of_object(nb::handle object);

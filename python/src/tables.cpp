@@ -196,7 +196,7 @@ std::vector<std::uint8_t> valid_of(nb::handle valid) {
   if (valid.is_none()) return {};
   const nb::object array = numpy().attr("ascontiguousarray")(valid);
   if (nb::cast<std::string>(array.attr("dtype").attr("kind")) != "b" || nb::cast<int>(array.attr("ndim")) != 1) {
-    raise(Failure(ErrorCode::type_mismatch, "valid is a one-dimensional array of bool, and not {actual}.").with("actual", nb::repr(array.attr("dtype")).c_str()), here());
+    raise(Failure(ErrorCode::type_mismatch, "valid is a one-dimensional array of bool, and not {actual}.").with("actual", repr_of(array.attr("dtype"))), here());
   }
   const auto* const first = static_cast<const std::uint8_t*>(address_of(array));
   return {first, first + nb::len(array)};
@@ -217,7 +217,7 @@ Column column_of_strings(nb::handle values, const Device& device, LogicalType ty
     } else if (nb::isinstance<nb::str>(one)) {
       kept.push_back(utf8_of(one));
     } else {
-      raise(Failure(ErrorCode::type_mismatch, "a column of texts has no value {actual}. Pass str, bytes or None.").with("actual", nb::repr(one).c_str()), here());
+      raise(Failure(ErrorCode::type_mismatch, "a column of texts has no value {actual}. Pass str, bytes or None.").with("actual", repr_of(one)), here());
     }
   }
   if (has_nulls) {
@@ -241,7 +241,7 @@ Column make_column(nb::handle values, nb::handle type, nb::handle device, nb::ha
   if (wanted && wanted->is_variable()) return column_of_strings(values, on, *wanted, options);
   nb::object array = numpy().attr("asarray")(values);
   if (nb::cast<int>(array.attr("ndim")) != 1) {
-    raise(Failure(ErrorCode::shape_mismatch, "a column is one-dimensional, and the values have the shape {actual}.").with("actual", nb::repr(array.attr("shape")).c_str()), here());
+    raise(Failure(ErrorCode::shape_mismatch, "a column is one-dimensional, and the values have the shape {actual}.").with("actual", repr_of(array.attr("shape"))), here());
   }
   const std::string kind = nb::cast<std::string>(array.attr("dtype").attr("kind"));
   if (!wanted && (kind == "O" || kind == "U" || kind == "S")) {

@@ -29,11 +29,17 @@ LeaseWait wait_of(const std::optional<double>& seconds) {
   return LeaseWait::up_to(std::chrono::nanoseconds(static_cast<std::int64_t>(*seconds * 1e9)));
 }
 
+/// The object, if it is a UnifiedBuffer whose __init__ has run. Methods that take their object as it is check it.
+nb::object checked(nb::object object) {
+  static_cast<void>(nb::cast<PyUnified&>(object));
+  return object;
+}
+
 /// An open access of the host. `with` gives a NumPy array.
 class PyHostLease {
  public:
   PyHostLease(nb::object buffer, Access access, const std::optional<double>& wait)
-      : buffer_(std::move(buffer)), access_(access) {
+      : buffer_(checked(std::move(buffer))), access_(access) {
     const CallSite site = here();
     const LeaseWait how_long = wait_of(wait);
     const RawUnified& raw = unified().raw();
@@ -72,7 +78,7 @@ class PyHostLease {
   }
   void commit(std::size_t count) {
     const std::size_t width = size_bytes(unified().raw().dtype());
-    without_gil([&] { lease_.commit(std::min(count * width, lease_.size_bytes())); });
+    without_gil([&] { lease_.commit(std::min(count, lease_.size_bytes() / width) * width); });
     if (array_.is_valid()) forbid_writing(array_);
     array_.reset();
   }
@@ -91,7 +97,7 @@ class PyHostLease {
 class PyDeviceLease {
  public:
   PyDeviceLease(nb::object buffer, Access access, nb::handle stream, const std::optional<double>& wait)
-      : buffer_(std::move(buffer)), access_(access), stream_(stream, unified().raw().device()) {
+      : buffer_(checked(std::move(buffer))), access_(access), stream_(stream, unified().raw().device()) {
     const CallSite site = here();
     const LeaseWait how_long = wait_of(wait);
     const RawUnified& raw = unified().raw();
@@ -487,7 +493,7 @@ void add_unified(nb::module_& module) {
                               "The program overwrites all elements, so nothing is copied in.");
   // --- Verbs
   type.def("allocate", [](nb::object self, bool host, bool device) {
-             nb::inst_ptr<PyUnified>(self)->allocate(host, device);
+             nb::cast<PyUnified&>(self).allocate(host, device);
              return self;
            }, nb::arg("host") = true, nb::arg("device") = true, "Allocate memory for the copies now. Returns the buffer.");
   type.def("free", &PyUnified::free, "Free all copies. Arrays that are still in use keep their memory.");
@@ -516,7 +522,7 @@ void add_unified(nb::module_& module) {
              without_gil([&] { return self.raw().try_mark_dirty(place, on.get(), site); }).value();
            }, nb::arg("stream") = nb::none(), "Mark the device copy as written by work on the stream.");
   type.def("fill", [](nb::object self, nb::handle value, nb::handle stream) {
-             const RawUnified& raw = nb::inst_ptr<PyUnified>(self)->raw();
+             const RawUnified& raw = nb::cast<PyUnified&>(self).raw();
              const Pattern pattern = pattern_of(value, raw.dtype());
              const CallSite site = here();
              const std::optional<StreamArgument> on =

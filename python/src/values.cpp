@@ -95,11 +95,10 @@ Dtypes& dtypes() {
 }
 
 [[noreturn]] void refuse_dtype(nb::handle object, const char* why) {
-  const nb::str text = nb::repr(object);
   raise(Failure(ErrorCode::type_mismatch,
                 "{actual} is not an element type of Tern: {why}. Use bool, an integer of 8 to 64 bits, "
                 "float16, bfloat16, float8, float32, float64, complex64 or complex128.")
-            .with("actual", text.c_str())
+            .with("actual", repr_of(object))
             .with("why", why),
         here());
 }
@@ -114,6 +113,14 @@ Dtypes& dtypes() {
 }
 
 }  // namespace
+
+std::string escaped_utf8_of(nb::handle text) {
+  const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
+  if (!bytes.is_valid()) nb::raise_python_error();
+  return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
+}
+
+std::string repr_of(nb::handle object) { return escaped_utf8_of(nb::repr(object)); }
 
 nb::module_ numpy() { return nb::module_::import_("numpy"); }
 
@@ -136,19 +143,17 @@ DType dtype_of_object(nb::handle object) {
                                                            : static_cast<DType>(i);
     }
   }
-  if (nb::isinstance<nb::str>(object)) {
-    const nb::str text = nb::borrow<nb::str>(object);
-    if (const Result<DType> parsed = try_parse_dtype(text.c_str())) {
-      if (*parsed == DType::void_) refuse_dtype(object, "it has no elements");
-      return *parsed;
-    }
-  }
   nb::object dtype;
   try {
     dtype = numpy().attr("dtype")(object);
   } catch (nb::python_error& error) {
     error.restore();
     PyErr_Clear();
+    // NumPy comes first, because its 'i8' has eight bytes and that of Tern has eight bits.
+    if (nb::isinstance<nb::str>(object)) {
+      const Result<DType> parsed = try_parse_dtype(escaped_utf8_of(object));
+      if (parsed && *parsed != DType::void_) return *parsed;
+    }
     refuse_dtype(object, "NumPy does not know it either");
   }
   for (std::size_t i = 0; i < dtype_count; ++i) {
@@ -220,11 +225,19 @@ Pattern pattern_of(nb::handle value, DType dtype) {
   return pattern;
 }
 
+nb::object index_of(nb::handle object, const char* text) {
+  if (PyIndex_Check(object.ptr()) == 0) refuse_type(text);
+  nb::object index = nb::steal(PyNumber_Index(object.ptr()));
+  if (!index.is_valid()) nb::raise_python_error();
+  return index;
+}
+
 Shape shape_of_object(nb::handle object) {
   std::vector<std::int64_t> extents;
   const auto add = [&](nb::handle one) {
+    if (PyIndex_Check(one.ptr()) == 0) refuse_shape(object);
     const nb::object index = nb::steal(PyNumber_Index(one.ptr()));
-    if (!index.is_valid()) refuse_shape(object);
+    if (!index.is_valid()) nb::raise_python_error();
     const long long extent = PyLong_AsLongLong(index.ptr());
     if (extent == -1 && PyErr_Occurred() != nullptr) {
       PyErr_Clear();
@@ -234,9 +247,11 @@ Shape shape_of_object(nb::handle object) {
   };
   if (PyIndex_Check(object.ptr()) != 0) {
     add(object);
+  } else if (!nb::hasattr(object, "__iter__") && PySequence_Check(object.ptr()) == 0) {
+    refuse_shape(object);
   } else {
     const nb::object all = nb::steal(PyObject_GetIter(object.ptr()));
-    if (!all.is_valid()) refuse_shape(object);
+    if (!all.is_valid()) nb::raise_python_error();
     for (const nb::handle one : nb::iter(all)) add(one);
   }
   return Shape::try_from(extents).value(here());

@@ -6,6 +6,7 @@ The thread asks the marks in turn, without the interpreter lock, and tells the e
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Generator
@@ -76,6 +77,16 @@ def _set(future: asyncio.Future[None], failure: BaseException | None) -> None:
 
 
 _waiter = _Waiter()
+
+
+def _forget_parent() -> None:
+    """Start afresh in the child of a fork: its parent's thread may have held the lock."""
+    global _waiter
+    _waiter = _Waiter()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parent)
 
 
 async def wait(mark: _core.Mark) -> None:
