@@ -235,9 +235,11 @@ nb::object index_of(nb::handle object, const char* text) {
 Shape shape_of_object(nb::handle object) {
   std::vector<std::int64_t> extents;
   const auto add = [&](nb::handle one) {
-    if (PyIndex_Check(one.ptr()) == 0) refuse_shape(object);
     const nb::object index = nb::steal(PyNumber_Index(one.ptr()));
-    if (!index.is_valid()) nb::raise_python_error();
+    if (!index.is_valid()) {
+      if (PyErr_ExceptionMatches(PyExc_TypeError) != 0) refuse_shape(object);
+      nb::raise_python_error();
+    }
     const long long extent = PyLong_AsLongLong(index.ptr());
     if (extent == -1 && PyErr_Occurred() != nullptr) {
       PyErr_Clear();
