@@ -40,3 +40,15 @@ configure() {
   run_logged "build/$preset/configure.log" cmake --preset "$preset" "${arguments[@]}" || return 1
   printf '%s\n' "$wanted" >"$done_file"
 }
+
+# Sets python_arguments to what CMake needs for the Python module: nothing if no interpreter has
+# nanobind, NumPy and pytest.
+find_python() {
+  local python
+  python_arguments=()
+  for python in "$PWD/build/peers/bin/python3" "$(command -v python3)"; do
+    "$python" -c 'import nanobind, numpy, pytest' 2>/dev/null || continue
+    python_arguments=(-DTERN_BUILD_PYTHON=ON "-DPython_EXECUTABLE=$python")
+    return
+  done
+}
