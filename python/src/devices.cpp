@@ -179,10 +179,9 @@ void add_device_class(nb::module_& module) {
         const std::lock_guard lock(current_mutex);
         current() = std::move(chosen);
       }, nb::arg("device"),
-      "Choose the device that is used where none is named: a Device, a spec, or the number of an\n"
-      "accelerator.");
+      "Choose the device of calls that name no device: a Device, a spec, or the number of an accelerator.");
   module.def("current_device", [] { return device_of_object(nb::none()); },
-             "Return the device that is used where none is named.");
+             "Return the device of calls that name no device.");
 }
 
 void add_order_classes(nb::module_& module) {

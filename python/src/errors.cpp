@@ -209,7 +209,7 @@ void refuse_choice(const char* option, std::string_view given, const char* allow
         here());
 }
 
-std::string type_text(nb::handle object) { return nb::cast<std::string>(object.type().attr("__name__")); }
+std::string type_text(nb::handle object) { return nb::str(object.type().attr("__name__")).c_str(); }
 
 void add_errors(nb::module_& module) {
   error_class = PyErr_NewExceptionWithDoc(

@@ -101,7 +101,7 @@ void add_reports(nb::module_& module) {
         return nb::str("HintRange(offset_bytes={}, bytes={}, before_bytes={}, after_bytes={})")
             .format(self.offset_bytes, self.bytes, self.before_bytes, self.after_bytes);
       });
-  nb::class_<HintReport>(module, "HintReport", "What became of a hint.")
+  nb::class_<HintReport>(module, "HintReport", "What a hint did.")
       .def_prop_ro("is_sent", &HintReport::is_sent, "Whether the hint reached the driver.")
       .def_prop_ro("skipped", [](const HintReport& self) -> nb::object {
         return self.is_sent() ? nb::none() : nb::object(nb::str(name(self.skipped)));
@@ -171,11 +171,11 @@ void add_hints_class(nb::module_& module) {
              return without_gil([&] { return self.try_effective_range(bytes, site); }).value();
            }, nb::arg("range") = nb::none(), "Return the bytes that a hint on the range would affect. Allocates the memory.");
   add_advice(type, "set_read_mostly", Advice::set_read_mostly, "Let every reader have a copy of a page.");
-  add_advice(type, "unset_read_mostly", Advice::unset_read_mostly, "Take read-mostly back.");
+  add_advice(type, "unset_read_mostly", Advice::unset_read_mostly, "Undo set_read_mostly().");
   add_advice_at(type, "set_preferred_location", Advice::set_preferred_location, "Keep the pages in a place.");
-  add_advice(type, "unset_preferred_location", Advice::unset_preferred_location, "Take the preferred place back.");
+  add_advice(type, "unset_preferred_location", Advice::unset_preferred_location, "Remove the preferred place.");
   add_advice_at(type, "set_accessed_by", Advice::set_accessed_by, "Keep the pages mapped for a place.");
-  add_advice_at(type, "unset_accessed_by", Advice::unset_accessed_by, "Take the mapping of a place back.");
+  add_advice_at(type, "unset_accessed_by", Advice::unset_accessed_by, "Do not keep the pages mapped for a place any more.");
   type.def("apply", [](const Hints& self, const MigrationPolicy& policy, nb::handle range, nb::handle place) {
              const auto bytes = range_of_object(range);
              const CallSite site = here();

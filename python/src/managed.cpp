@@ -213,10 +213,10 @@ Buffer managed_of_object(nb::handle object) {
 
 void add_managed(nb::module_& module) {
   add_lease<PyManagedHostLease>(module, "ManagedHostLease",
-                                "An open access of the host to a ManagedBuffer. In a ``with`` statement it gives a NumPy array.\n\n"
-                                "The array stays valid memory after the lease; it is read-only then.");
+                                "An open access of the host to a ManagedBuffer. A ``with`` statement returns a NumPy array.\n\n"
+                                "The end of the lease makes the array read-only. Its memory stays valid.");
   add_lease<PyManagedDeviceLease>(module, "ManagedDeviceLease",
-                                  "An open access of a stream to a ManagedBuffer. In a ``with`` statement it gives a DeviceArray.\n\n"
+                                  "An open access of a stream to a ManagedBuffer. A ``with`` statement returns a DeviceArray.\n\n"
                                   "Work that is submitted to the stream while the lease is open may use the memory. Closing\n"
                                   "the lease does not wait for that work; later uses do.");
   nb::class_<PyManaged> type(module, "ManagedBuffer",

@@ -136,7 +136,7 @@ class PyRecorder {
 void add_recorder(nb::module_& module) {
   nb::class_<PyRecorder>(module, "LaunchRecorder",
                          "Declares the memory of launches that Tern does not make: by CuPy, Numba, Triton or a driver.\n\n"
-                         "In a ``with`` statement it gives a DeviceArray for each use. The stream waits for the work that the uses\n"
+                         "A ``with`` statement returns a DeviceArray for each use. The stream waits for the work that the uses\n"
                          "need, and later uses wait for what was submitted in the block.\n\n"
                          ">>> with tern.LaunchRecorder(stream, tern.in_(x), tern.inout(y)) as (a, b):  # doctest: +SKIP\n"
                          "...     kernel(a, b)\n\n"
@@ -151,7 +151,7 @@ void add_recorder(nb::module_& module) {
            }, nb::arg("stream").none(), nb::arg("uses"), nb::kw_only(), nb::arg("device") = nb::none(), nb::arg("permissive") = false)
       .def("preflight", &PyRecorder::preflight, "Check all uses and queue the waits. Returns a tuple of DeviceArray.")
       .def("commit", &PyRecorder::commit, "Record the uses, after the launches were submitted.")
-      .def("cancel", &PyRecorder::cancel, "End the recorder; nothing was submitted.")
+      .def("cancel", &PyRecorder::cancel, "End the recorder without a launch. Nothing counts as used.")
       .def_prop_ro("skipped", &PyRecorder::skipped, "The number of uses that were skipped.")
       .def("__len__", &PyRecorder::size)
       .def("__enter__", &PyRecorder::preflight)

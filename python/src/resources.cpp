@@ -180,7 +180,7 @@ void add_resources(nb::module_& module) {
   module.def("default_resource", [](nb::handle device, const std::string& kind) {
         const Device on = device_of_object(device);
         return without_gil([&] { return try_default_resource(on, kind_of(kind)); }).value(here());
-      }, nb::arg("device") = nb::none(), nb::arg("kind") = "device", "Return the resource that buffers use where none is named.");
+      }, nb::arg("device") = nb::none(), nb::arg("kind") = "device", "Return the resource of buffers that name no resource.");
   module.def("set_default_resource", [](std::shared_ptr<Resource> resource, const std::string& kind) {
         const Device device = resource->device();
         const MemoryKind of = kind_of(kind);

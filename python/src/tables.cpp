@@ -326,14 +326,14 @@ void add_column(nb::module_& module) {
                      "Values of one type in memory of one device. Values may be missing.\n\n"
                      "Parameters\n----------\n"
                      "values : array-like or list\n    Numbers, booleans, times, or str, bytes and None. They are copied to the device.\n"
-                     "type : LogicalType, str or dtype-like, optional\n    By default as the values say.\n"
+                     "type : LogicalType, str or dtype-like, optional\n    By default the type of the values.\n"
                      "device : Device or str, optional\n"
                      "valid : array-like of bool, optional\n    False for each value that is missing.\n"
                      "tag : str, optional\n    A name for reports.")
       .def(nb::new_(&make_column), nb::arg("values"), nb::arg("type") = nb::none(), nb::arg("device") = nb::none(), nb::kw_only(),
            nb::arg("valid") = nb::none(), nb::arg("tag") = nb::none())
       .def("__array__", [](const Column&, nb::handle, nb::handle) -> nb::object {
-             refuse_type("NumPy cannot use a Column. Use to_pylist(), or pyarrow.array() for a column in host memory");
+             refuse_type("NumPy cannot use a Column, because values may be missing. Use to_numpy() and valid()");
            }, nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none())
       .def_static("allocate", [](nb::handle type, nb::handle capacity, nb::handle device, bool nullable, nb::handle data_bytes) {
             ColumnOptions options;

@@ -81,7 +81,7 @@ MISTAKES: list[tuple[Callable[[tern.Buffer], object], type[Exception], str]] = [
     (lambda grid: grid[np.ones(4, bool)], TypeError, "one integer or one slice as an index, and not ndarray"),
     (lambda grid: grid.fill(1, "compute"), TypeError, "a stream is a ternmem.Stream.*and not str"),
     (lambda grid: memoryview(grid), BufferError, "the host cannot access device memory of 'sim:0'"),
-    (lambda grid: np.asarray(tern.Column([1, 2])), TypeError, r"to_pylist\(\)"),
+    (lambda grid: np.asarray(tern.Column([1, 2])), TypeError, r"to_numpy\(\) and valid\(\)"),
     (lambda grid: grid.to_numpy(), ValueError, "never written.*contents='zero' or contents='unspecified'"),
     (lambda grid: tern.sim.findings(tern.open_device("host")), ValueError, r"with sim\.open\(\)"),
     (lambda grid: tern.from_dlpack([1, 2]), TypeError, "list has no __dlpack__"),

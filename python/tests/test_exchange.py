@@ -83,6 +83,8 @@ def test_numpy_shares_the_memory() -> None:
     buffer = made(tern.open_device("host"))
     array = np.from_dlpack(buffer)
     assert array.ctypes.data == buffer.ptr
+    if not np.from_dlpack(np.zeros(1)).flags.writeable:  # NumPy 2.1 and 2.2.0
+        array = buffer.numpy()
     array[0, 0] = 99
     assert buffer.to_numpy()[0, 0] == 99
     del buffer

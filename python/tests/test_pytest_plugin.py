@@ -40,6 +40,37 @@ def test_it_passes_a_correct_program(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=5)
 
 
+def test_it_passes_a_program_with_buffers(pytester: pytest.Pytester) -> None:
+    """The default pools keep memory after the last buffer. That is no leak."""
+    pytester.makepyfile("""
+        import ternmem as tern
+
+        def test_pipeline(tern_sim):
+            grid = tern.Buffer(1000, "float32", tern_sim.device)
+            grid.fill(1, tern_sim.stream("produce"))
+            grid.fill(2, tern_sim.stream("consume"))
+            assert (grid.to_numpy() == 2).all()
+            pinned = tern.Buffer(10, device=tern_sim.device, kind="pinned").fill(1)
+            unified = tern.UnifiedBuffer(10, device=tern_sim.device, pinned=True).fill(1)
+            unified.sync_to_device()
+    """)
+    result = pytester.runpytest_subprocess(*plugin, "--tern-seeds", "5")
+    result.assert_outcomes(passed=5)
+
+
+def test_it_reports_a_buffer_that_is_kept(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import ternmem as tern
+
+        kept = []
+
+        def test_leak(tern_sim):
+            kept.append(tern.Buffer(1000, device=tern_sim.device).fill(1))
+    """)
+    result = pytester.runpytest_subprocess(*plugin, "--tern-seeds", "2")
+    result.assert_outcomes(passed=2, errors=2)
+
+
 def test_it_reports_a_leak(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_leak(tern_sim):\n    tern_sim.device.allocate(64)\n")
     result = pytester.runpytest_subprocess(*plugin, "--tern-seeds", "1")

@@ -119,12 +119,11 @@ def backends() -> list[typing.Any]:
 
 def set_device(device: object) -> None:
     """
-    Choose the device that is used where none is named: a Device, a spec, or the number of an
-    accelerator.
+    Choose the device of calls that name no device: a Device, a spec, or the number of an accelerator.
     """
 
 def current_device() -> Device:
-    """Return the device that is used where none is named."""
+    """Return the device of calls that name no device."""
 
 def copy_mark(device: Device) -> Mark:
     """
@@ -429,7 +428,7 @@ class TrackingResource(Resource):
     def __str__(self) -> str: ...
 
 def default_resource(device: object | None = None, kind: str = 'device') -> Resource:
-    """Return the resource that buffers use where none is named."""
+    """Return the resource of buffers that name no resource."""
 
 def set_default_resource(resource: Resource, kind: str = 'device') -> Resource | None:
     """
@@ -972,9 +971,9 @@ def unified_totals() -> dict[str, typing.Any]:
 
 class ManagedHostLease:
     """
-    An open access of the host to a ManagedBuffer. In a ``with`` statement it gives a NumPy array.
+    An open access of the host to a ManagedBuffer. A ``with`` statement returns a NumPy array.
 
-    The array stays valid memory after the lease; it is read-only then.
+    The end of the lease makes the array read-only. Its memory stays valid.
     """
 
     @property
@@ -996,7 +995,7 @@ class ManagedHostLease:
 
 class ManagedDeviceLease:
     """
-    An open access of a stream to a ManagedBuffer. In a ``with`` statement it gives a DeviceArray.
+    An open access of a stream to a ManagedBuffer. A ``with`` statement returns a DeviceArray.
 
     Work that is submitted to the stream while the lease is open may use the memory. Closing
     the lease does not wait for that work; later uses do.
@@ -1306,7 +1305,7 @@ class HintRange:
     def __repr__(self) -> str: ...
 
 class HintReport:
-    """What became of a hint."""
+    """What a hint did."""
 
     @property
     def is_sent(self) -> bool:
@@ -1429,19 +1428,19 @@ class Hints:
         """Let every reader have a copy of a page."""
 
     def unset_read_mostly(self, range: object | None = None) -> HintReport:
-        """Take read-mostly back."""
+        """Undo set_read_mostly()."""
 
     def set_preferred_location(self, place: object, range: object | None = None) -> HintReport:
         """Keep the pages in a place."""
 
     def unset_preferred_location(self, range: object | None = None) -> HintReport:
-        """Take the preferred place back."""
+        """Remove the preferred place."""
 
     def set_accessed_by(self, place: object, range: object | None = None) -> HintReport:
         """Keep the pages mapped for a place."""
 
     def unset_accessed_by(self, place: object, range: object | None = None) -> HintReport:
-        """Take the mapping of a place back."""
+        """Do not keep the pages mapped for a place any more."""
 
     def apply(self, policy: MigrationPolicy, range: object | None = None, *, place: object | None = None) -> HintUndo:
         """
@@ -1917,7 +1916,7 @@ class Column:
     values : array-like or list
         Numbers, booleans, times, or str, bytes and None. They are copied to the device.
     type : LogicalType, str or dtype-like, optional
-        By default as the values say.
+        By default the type of the values.
     device : Device or str, optional
     valid : array-like of bool, optional
         False for each value that is missing.
@@ -2379,7 +2378,7 @@ class LaunchRecorder:
     """
     Declares the memory of launches that Tern does not make: by CuPy, Numba, Triton or a driver.
 
-    In a ``with`` statement it gives a DeviceArray for each use. The stream waits for the work that the uses
+    A ``with`` statement returns a DeviceArray for each use. The stream waits for the work that the uses
     need, and later uses wait for what was submitted in the block.
 
     >>> with tern.LaunchRecorder(stream, tern.in_(x), tern.inout(y)) as (a, b):  # doctest: +SKIP
@@ -2408,7 +2407,7 @@ class LaunchRecorder:
         """Record the uses, after the launches were submitted."""
 
     def cancel(self) -> None:
-        """End the recorder; nothing was submitted."""
+        """End the recorder without a launch. Nothing counts as used."""
 
     @property
     def skipped(self) -> int:
