@@ -51,6 +51,9 @@ class PyUnified {
   void drop(bool is_host);
 
  private:
+  /// The array of the property `host`; a new one if the storage is another one than before.
+  [[nodiscard]] nb::object kept_host_array(const RawLease& lease, StorageId storage);
+
   RawUnified raw_;
   /// The host and the default device take part from the start; a drop ends that.
   bool is_host_dropped_ = false, is_device_dropped_ = false;
