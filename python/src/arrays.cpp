@@ -30,11 +30,12 @@ PyArray allocate(std::size_t count, DType dtype, nb::handle device, const std::o
 }
 
 void copy_from(PyArray& self, nb::handle object) {
-  const Shape shape = Shape::flat(self.size());
+  ArrayHandle raw = self.raw();
+  const Shape shape = Shape::flat(raw->size_bytes() / self.width());
   const nb::object elements = elements_of(object, self.dtype(), &shape);
   const void* const address = address_of(elements);
   const CallSite site = here();
-  without_gil([&] { return self.raw().try_write(address, self.raw().size_bytes(), {}, site); }).value();
+  without_gil([&] { return raw->try_write(address, raw->size_bytes(), {}, site); }).value();
 }
 
 PyArray make(nb::handle values, nb::handle dtype, nb::handle device, const std::optional<std::string>& tag,
@@ -55,17 +56,18 @@ PyArray make(nb::handle values, nb::handle dtype, nb::handle device, const std::
 nb::object to_numpy(const PyArray& self) {
   const CallSite site = here();
   // A gate refuses before memory for the copy is allocated.
-  released([&] { return self.raw().check_download(site); }).value();
-  nb::object array = numpy().attr("empty")(self.size(), object_of_dtype(self.dtype()));
+  ArrayHandle raw = self.raw();
+  released([&] { return raw->check_download(site); }).value();
+  nb::object array = numpy().attr("empty")(raw->size_bytes() / self.width(), object_of_dtype(self.dtype()));
   void* const address = address_of(array);
-  static_cast<void>(without_gil([&] { return self.raw().try_read(address, self.raw().size_bytes(), {}, site); }).value());
+  static_cast<void>(without_gil([&] { return raw->try_read(address, raw->size_bytes(), {}, site); }).value());
   check_launches(self.device().id());
   return array;
 }
 
 PyArray part_of(const PyArray& self, nb::handle first, nb::handle count) {
   const std::size_t from = size_of_object(first, "first"), many = size_of_object(count, "count");
-  RawArray raw = self.raw().try_slice(from, many, self.width(), here()).value();
+  RawArray raw = self.raw()->try_slice(from, many, self.width(), here()).value();
   return {std::move(raw), self.dtype(), self.device()};
 }
 
@@ -99,11 +101,11 @@ void add_arrays(nb::module_& module) {
       .def_prop_ro("dtype", [](const PyArray& self) { return object_of_dtype(self.dtype()); }, "The type of an element.")
       .def_prop_ro("size", &PyArray::size, "The number of elements.")
       .def_prop_ro("numel", &PyArray::size, "The number of elements.")
-      .def_prop_ro("nbytes", [](const PyArray& self) { return self.raw().size_bytes(); }, "The number of bytes.")
-      .def_prop_ro("capacity", [](const PyArray& self) { return self.raw().capacity_bytes() / self.width(); },
+      .def_prop_ro("nbytes", [](const PyArray& self) { return self.raw()->size_bytes(); }, "The number of bytes.")
+      .def_prop_ro("capacity", [](const PyArray& self) { return self.raw()->capacity_bytes() / self.width(); },
                    "The number of elements up to which resize() can grow the array in place.")
       .def_prop_ro("device", [](const PyArray& self) { return self.device(); }, "The device.")
-      .def_prop_ro("ptr", [](const PyArray& self) { return reinterpret_cast<std::uintptr_t>(self.raw().address()); }, "The address of the first element.")
+      .def_prop_ro("ptr", [](const PyArray& self) { return reinterpret_cast<std::uintptr_t>(self.raw()->address()); }, "The address of the first element.")
       .def_prop_ro("buffer", [](const PyArray& self) { return self.buffer(); }, "The elements as a Buffer in the same memory.")
       .def("__len__", &PyArray::size)
       .def("slice", &part_of, nb::arg("first"), nb::arg("count"), "Return elements [first, first + count) in the same memory.")
@@ -111,7 +113,9 @@ void add_arrays(nb::module_& module) {
              const std::size_t many = size_of_object(count, "count");
              const StreamArgument on(stream, self.device());
              const CallSite site = here();
-             without_gil([&] { return self.raw().try_resize(many, self.width(), on.get(), site); }).value();
+             const Result<void> resized = self.resize([&](RawArray& raw) { return raw.try_resize(many, self.width(), on.get(), site); });
+             check_launches();
+             resized.value();
            }, nb::arg("count"), nb::arg("stream") = nb::none(),
            "Change the number of elements, in stream order. Existing elements keep their values; new ones have none.\n\n"
            "Grows in place if the memory is large enough and nobody else uses it; otherwise other handles keep the old memory.")
@@ -120,7 +124,8 @@ void add_arrays(nb::module_& module) {
              const Pattern pattern = pattern_of(value, array.dtype());
              const StreamArgument on(stream, array.device());
              const CallSite site = here();
-             static_cast<void>(without_gil([&] { return array.raw().try_fill(pattern, on.get(), site); }).value());
+             ArrayHandle raw = array.raw();
+             static_cast<void>(without_gil([&] { return raw->try_fill(pattern, on.get(), site); }).value());
              return self;
            }, nb::arg("value"), nb::arg("stream") = nb::none(),
            nb::sig("def fill(self, value: object, stream: object | None = None) -> Array"),

@@ -62,10 +62,12 @@ class PyManagedHostLease {
   }
   void close() {
     if (!is_open()) return;
-    without_gil([&] { view_ = std::monostate(); });
+    // Of several threads only one ends the lease.
+    auto view = std::exchange(view_, {});
+    const nb::object array = std::move(array_);
+    without_gil([&] { view = std::monostate(); });
     // The streams do not wait for later writes through the array.
-    if (array_.is_valid() && access_ != Access::read) forbid_writing(array_);
-    array_.reset();
+    if (array.is_valid() && access_ != Access::read) forbid_writing(array);
   }
   [[nodiscard]] bool is_open() const noexcept { return view_.index() != 0; }
 

@@ -86,9 +86,12 @@ class PyRecorder {
     if (!is_open_) raise(Failure(ErrorCode::stream_misuse, "the recorder was not started, or has ended. Call preflight() first."), here());
     is_open_ = false;
     const CallSite site = here();
-    released([&] { leases_.clear(); });
-    const Result<void> done = released([&] { return recorder_->try_commit(site); });
-    release(recorder_);
+    // Another thread may start the recorder again meanwhile.
+    auto recorder = std::move(recorder_);
+    auto leases = std::exchange(leases_, {});
+    released([&] { leases.clear(); });
+    const Result<void> done = released([&] { return recorder->try_commit(site); });
+    release(recorder);
     done.value();
   }
   /// Ends the recorder: nothing was submitted.

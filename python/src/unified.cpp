@@ -35,6 +35,10 @@ nb::object checked(nb::object object) {
   return object;
 }
 
+[[noreturn]] void raise_closed() {
+  raise(Failure(ErrorCode::not_allocated, "the lease is closed. Open a new one.").with("id", std::uint64_t{0}), here());
+}
+
 /// An open access of the host. `with` gives a NumPy array.
 class PyHostLease {
  public:
@@ -54,38 +58,42 @@ class PyHostLease {
   }
 
   [[nodiscard]] nb::object array() {
-    if (!array_.is_valid()) {
-      if (!lease_.is_open()) {
-        raise(Failure(ErrorCode::not_allocated, "the lease is closed. Open a new one.").with("id", std::uint64_t{0}),
-              here());
-      }
-      array_ = unified().host_array(lease_, access_ == Access::read);
-    }
+    if (array_.is_valid()) return array_;
+    if (!lease_.is_open()) raise_closed();
+    nb::object made = unified().host_array(lease_, access_ == Access::read);
+    // Making it lets other threads run, and one of them may have closed the lease.
+    if (!lease_.is_open() && unified().raw().size_bytes() > 0) raise_closed();
+    if (!array_.is_valid()) array_ = std::move(made);
     return array_;
   }
   void close(bool has_failed) {
     if (!lease_.is_open()) return;
-    without_gil([&] {
+    end([&](RawLease& lease) {
       if (has_failed && access_ == Access::discard) {
-        lease_.commit(0);
+        lease.commit(0);
       } else {
-        lease_.close();
+        lease.close();
       }
     });
-    // Later writes through the array would be seen by nobody.
-    if (array_.is_valid() && access_ != Access::read) forbid_writing(array_);
-    array_.reset();
   }
   void commit(std::size_t count) {
     const std::size_t width = size_bytes(unified().raw().dtype());
-    without_gil([&] { lease_.commit(std::min(count, lease_.size_bytes() / width) * width); });
-    if (array_.is_valid()) forbid_writing(array_);
-    array_.reset();
+    end([&](RawLease& lease) { lease.commit(std::min(count, lease.size_bytes() / width) * width); });
   }
   [[nodiscard]] bool is_open() const noexcept { return lease_.is_open(); }
 
  private:
   [[nodiscard]] PyUnified& unified() const { return *nb::inst_ptr<PyUnified>(buffer_); }
+
+  /// Takes the lease out of the object first, so that of several threads only one ends it.
+  template <class End>
+  void end(End&& end_lease) {
+    RawLease lease = std::move(lease_);
+    const nb::object array = std::move(array_);
+    without_gil([&] { end_lease(lease); });
+    // Later writes through the array would be seen by nobody.
+    if (array.is_valid() && access_ != Access::read) forbid_writing(array);
+  }
 
   nb::object buffer_;
   Access access_;
@@ -111,15 +119,19 @@ class PyDeviceLease {
   }
 
   [[nodiscard]] DeviceArray array() const {
-    return unified().device_array(lease_, stream_.get(), access_ == Access::read);
+    DeviceArray made = unified().device_array(lease_, stream_.get(), access_ == Access::read);
+    if (!lease_.is_open() && unified().raw().size_bytes() > 0) raise_closed();  // by another thread meanwhile
+    return made;
   }
   void close(bool has_failed) {
     if (!lease_.is_open()) return;
+    // Of several threads only one ends the lease.
+    RawLease lease = std::move(lease_);
     without_gil([&] {
       if (has_failed && access_ == Access::discard) {
-        lease_.commit(0);
+        lease.commit(0);
       } else {
-        lease_.close();
+        lease.close();
       }
     });
   }
@@ -323,14 +335,21 @@ nb::object PyUnified::host() {
   is_host_dropped_ = false;
   const StorageHandle storage = released([&] { return raw_.storage_of(Place::host()); });
   const StorageId id = storage ? storage->id() : StorageId{};
-  if (!host_array_.is_valid() || id != host_array_storage_) {
-    host_array_ = host_array(lease, false);
-    host_array_storage_ = id;
-  }
+  nb::object array = kept_host_array(lease, id);
   released([&] { lease.close(); });
   host_site_ = site;
   if (raw_.is_checked()) std::atomic_ref<bool>(is_host_lent_).store(true);
-  return host_array_;
+  return array;
+}
+
+nb::object PyUnified::kept_host_array(const RawLease& lease, StorageId storage) {
+  if (host_array_.is_valid() && storage == host_array_storage_) return host_array_;
+  nb::object made = host_array(lease, false);
+  // Making it lets other threads run, which may have made one too.
+  if (host_array_.is_valid() && storage == host_array_storage_) return host_array_;
+  nb::object former = std::exchange(host_array_, made);
+  host_array_storage_ = storage;
+  return made;
 }
 
 nb::object PyUnified::device() {
@@ -342,14 +361,12 @@ nb::object PyUnified::device() {
       without_gil([&] { return raw_.try_sync_to_device(site); }).value();
     }
     if (host_array_.is_valid()) return host_array_;
-    const BufferState before = state();
-    if (before == BufferState::uninitialized) return host();
+    if (state() == BufferState::uninitialized) return host();
     RawLease lease = without_gil([&] { return raw_.open_host(Access::read, LeaseWait::never(), site); });
     const StorageHandle storage = released([&] { return raw_.storage_of(Place::host()); });
-    host_array_ = host_array(lease, false);
-    host_array_storage_ = storage ? storage->id() : StorageId{};
+    nb::object array = kept_host_array(lease, storage ? storage->id() : StorageId{});
     released([&] { lease.close(); });
-    return host_array_;
+    return array;
   }
   is_device_dropped_ = false;
   if (state() == BufferState::uninitialized) {
@@ -398,7 +415,8 @@ void PyUnified::allocate(bool host, bool device) {
 void PyUnified::free() {
   const CallSite site = here();
   without_gil([&] { return raw_.try_free(site); }).value();
-  host_array_.reset();
+  // The end of the array lets other threads run, so the member is empty before.
+  const nb::object former = std::move(host_array_);
   host_array_storage_ = {};
   is_host_dropped_ = is_device_dropped_ = false;
 }
@@ -409,7 +427,7 @@ void PyUnified::drop(bool is_host) {
   const Place place = is_host ? Place::host() : raw_.device().place();
   without_gil([&] { return raw_.try_drop(place, Drop::write_back, site); }).value();
   (is_host ? is_host_dropped_ : is_device_dropped_) = true;
-  if (is_host) host_array_.reset();
+  const nb::object former = is_host ? std::move(host_array_) : nb::object();
 }
 
 void add_unified(nb::module_& module) {

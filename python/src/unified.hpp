@@ -58,6 +58,8 @@ class PyUnified {
   /// For checked buffers: allows what was written through the array of `host` since the property was
   /// read. Later writes need another access or a mark, or the next lease finds them.
   void take_host_writes() const;
+  /// The array of the property `host`; a new one if the storage is another one than before.
+  [[nodiscard]] nb::object kept_host_array(const RawLease& lease, StorageId storage);
 
   RawUnified raw_;
   mutable bool is_host_lent_ = false;  // through std::atomic_ref

@@ -139,6 +139,60 @@ def test_eight_threads_use_one_device(device: tern.Device) -> None:
     assert (shared.to_numpy() == 400).all()
 
 
+shared_by_threads = """
+import random, sys, threading, time
+import numpy as np
+import ternmem as tern
+
+sys.setswitchinterval(1e-5)
+device = tern.open_device("host")
+unified = tern.UnifiedBuffer(256, "int64", device=device).fill(1)
+managed = tern.ManagedBuffer(256, "int64", device).fill(1)
+array = tern.Array.zeros(16, "int64", device)
+leases = [managed.rw_host()]
+
+def use_property(i):
+    random.choice([unified.free, lambda: unified.host, lambda: unified.device, lambda: unified.fill(1)])()
+
+def resize(i):
+    if i % 4 == 0: array.resize(1 + i * 997 % 65536)
+    elif i % 4 == 1: array.fill(1)
+    else:
+        assert array.to_numpy().shape[0] <= 65536
+        array.buffer.size
+
+def close(i):
+    lease = leases[0]
+    [lease.close, lambda: lease.array.sum(), lambda: lease.commit(256), lambda: lease.__exit__(None, None, None)][i % 4]()
+    leases[0] = [unified.rw_host, unified.read_host, managed.rw_host, unified.rw_device][i % 4]()
+
+call = {"property": use_property, "resize": resize, "close": close}[sys.argv[1]]
+end = time.perf_counter() + 2
+failures = []
+
+def work(number):
+    i = number
+    while time.perf_counter() < end:
+        i += 1
+        try: call(i)
+        except (tern.Error, AttributeError): pass
+        except BaseException as error: failures.append(error)
+
+threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+leases.clear()
+assert not failures, failures[0]
+assert (unified.fill(5).to_numpy() == 5).all()
+"""
+
+
+@pytest.mark.parametrize("what", ["property", "resize", "close"])
+def test_eight_threads_use_one_object(what: str) -> None:
+    ended = run(shared_by_threads, what)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_a_wait_lets_other_threads_run() -> None:
     device = tern.sim.open(seed=1, mode="collect", print_findings=False)
     stream = device.stream("held")
