@@ -323,8 +323,8 @@ def test_cupy_is_ordered_after_tern(gpu: tern.Device) -> None:
         gpu.synchronize()
         with producer:
             spin()
-        ours = tern.Stream.borrow(producer.ptr, gpu)
-        buffer.fill(9, ours)
+        with tern.Stream.borrow(producer.ptr, gpu) as ours:  # ends before CuPy destroys its stream
+            buffer.fill(9, ours)
         with consumer:
             array = take(buffer)
             assert array.data.ptr == buffer.ptr
