@@ -20,13 +20,6 @@ TERN_RELEASE_HANDLE(tern::StridedBuffer)
 namespace tern::python {
 namespace {
 
-MemoryKind kind_of(const std::string& text) {
-  for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned, MemoryKind::managed}) {
-    if (name(kind) == text) return kind;
-  }
-  refuse_choice("kind", text, "'device', 'pinned' or 'managed'");
-}
-
 Contents contents_of(const std::string& text) {
   if (text == "uninitialized") return Contents::uninitialized;
   if (text == "zero") return Contents::zero;
@@ -37,7 +30,7 @@ Contents contents_of(const std::string& text) {
 Buffer make(nb::handle shape, nb::handle dtype, nb::handle device, const std::string& kind, const std::string& contents,
             const std::optional<std::string>& tag, const std::optional<ResourceHandle>& resource) {
   StorageOptions options;
-  options.kind = kind_of(kind);
+  options.kind = memory_kind_of(kind);
   options.contents = contents_of(contents);
   options.tag = tag_of(tag);
   options.site = here();
@@ -58,7 +51,7 @@ void copy_from(Buffer& self, nb::handle object, nb::handle stream) {
   }
   const nb::object elements = elements_of(object, self.dtype(), &self.shape());
   const void* const address = address_of(elements);
-  // The host waits, because nobody keeps the elements until a stream has read them.
+  // The host waits, because the elements may be freed before a stream has read them.
   call_when_ready([&] { return is_ready(self.storage(), Access::discard); },
                   [&] { return self.try_copy_from(address, self.size_bytes(), site); }).value();
 }

@@ -18,13 +18,6 @@
 namespace tern::python {
 namespace {
 
-MemoryKind kind_of(const std::string& text) {
-  for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned, MemoryKind::managed}) {
-    if (name(kind) == text) return kind;
-  }
-  refuse_choice("kind", text, "'device', 'pinned' or 'managed'");
-}
-
 Overflow overflow_of(const std::string& text) {
   for (const Overflow one : {Overflow::fail, Overflow::wait, Overflow::evict, Overflow::spill}) {
     if (name(one) == text) return one;
@@ -75,7 +68,7 @@ void add_resources(nb::module_& module) {
                                      "kind : {'device', 'pinned', 'managed'}\n    The kind of memory.")
       .def(nb::new_([](nb::handle device, std::size_t limit_bytes, std::size_t initial_bytes, const std::string& kind) {
              const Device on = device_of_object(device);
-             const PoolOptions options{.kind = kind_of(kind), .limit_bytes = limit_bytes, .initial_bytes = initial_bytes};
+             const PoolOptions options{.kind = memory_kind_of(kind), .limit_bytes = limit_bytes, .initial_bytes = initial_bytes};
              return without_gil([&] { return std::make_shared<PoolResource>(on, options); });
            }), nb::arg("device") = nb::none(), nb::kw_only(), nb::arg("limit_bytes") = 0, nb::arg("initial_bytes") = 0,
            nb::arg("kind") = "device")
@@ -179,18 +172,15 @@ void add_resources(nb::module_& module) {
       .def("__str__", [](const TrackingResource& self) { return released([&] { return self.text(); }); });
   module.def("default_resource", [](nb::handle device, const std::string& kind) {
         const Device on = device_of_object(device);
-        return without_gil([&] { return try_default_resource(on, kind_of(kind)); }).value(here());
+        return without_gil([&] { return try_default_resource(on, memory_kind_of(kind)); }).value(here());
       }, nb::arg("device") = nb::none(), nb::arg("kind") = "device", "Return the resource of buffers that name no resource.");
-  module.def("set_default_resource", [](std::shared_ptr<Resource> resource, const std::string& kind) {
+  module.def("set_default_resource", [](std::shared_ptr<Resource> resource) {
         const Device device = resource->device();
-        const MemoryKind of = kind_of(kind);
-        return without_gil([&] { return set_default_resource(device, std::move(resource), of); });
-      }, nb::arg("resource"), nb::arg("kind") = "device",
-      nb::sig("def set_default_resource(resource: Resource, kind: str = 'device') -> Resource | None"),
-      "Use a resource for all buffers of its device that name none.\n\n"
+        return without_gil([&] { return set_default_resource(device, std::move(resource)); });
+      }, nb::arg("resource"), nb::sig("def set_default_resource(resource: Resource) -> Resource | None"),
+      "Use a resource for all buffers that name none, have its device and use its kind of memory.\n\n"
       "To undo this later, keep the result of default_resource() and set it again.\n\n"
-      "Parameters\n----------\nresource : Resource\n"
-      "kind : {'device', 'pinned', 'managed'}\n    Has no effect: the resource has a kind.\n\n"
+      "Parameters\n----------\nresource : Resource\n\n"
       "Returns\n-------\nResource or None\n    The resource that was set before, or None if none was.");
 }
 

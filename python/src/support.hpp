@@ -146,6 +146,9 @@ Made& made_once(std::atomic<Made*>& kept, Make&& make) {
 [[nodiscard]] Shape shape_of_object(nb::handle object);
 [[nodiscard]] nb::tuple tuple_of(const Shape& shape);
 
+/// Returns the kind of memory with this name. Raises ValueError for other texts.
+[[nodiscard]] MemoryKind memory_kind_of(const std::string& text);
+
 /// None means no tag.
 [[nodiscard]] Tag tag_of(const std::optional<std::string>& text);
 

@@ -259,6 +259,13 @@ Shape shape_of_object(nb::handle object) {
   return Shape::try_from(extents).value(here());
 }
 
+MemoryKind memory_kind_of(const std::string& text) {
+  for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned, MemoryKind::managed}) {
+    if (name(kind) == text) return kind;
+  }
+  refuse_choice("kind", text, "'device', 'pinned' or 'managed'");
+}
+
 nb::tuple tuple_of(const Shape& shape) {
   nb::object made = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.rank())));
   if (!made.is_valid()) nb::raise_python_error();

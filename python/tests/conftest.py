@@ -28,7 +28,7 @@ def no_leaks() -> Iterator[None]:
             resource = tern.TrackingResource(tern.default_resource(device, kind))
         except tern.UnsupportedError:
             continue
-        tern.set_default_resource(resource, kind)
+        tern.set_default_resource(resource)
         tracked.append((device, resource))
     yield
     sys.last_value = None  # pytest keeps the last failure, and its frames keep buffers

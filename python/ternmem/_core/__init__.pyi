@@ -430,17 +430,15 @@ class TrackingResource(Resource):
 def default_resource(device: object | None = None, kind: str = 'device') -> Resource:
     """Return the resource of buffers that name no resource."""
 
-def set_default_resource(resource: Resource, kind: str = 'device') -> Resource | None:
+def set_default_resource(resource: Resource) -> Resource | None:
     """
-    Use a resource for all buffers of its device that name none.
+    Use a resource for all buffers that name none, have its device and use its kind of memory.
 
     To undo this later, keep the result of default_resource() and set it again.
 
     Parameters
     ----------
     resource : Resource
-    kind : {'device', 'pinned', 'managed'}
-        Has no effect: the resource has a kind.
 
     Returns
     -------
@@ -2352,7 +2350,7 @@ class Array:
         """
         Change the number of elements, in stream order. Existing elements keep their values; new ones have none.
 
-        Grows in place if the memory is large enough and nobody else uses it; otherwise other handles keep the old memory.
+        Grows in place if the memory is large enough and no other handle uses it. Otherwise other handles keep the old memory.
         """
 
     def fill(self, value: object, stream: object | None = None) -> Array:
