@@ -56,14 +56,12 @@ class BufferPool:
         with self._lock:
             number = next((number for number in reversed(self._kept) if self._kept[number][0] == key), None)
             found = self._kept.pop(number)[1] if number is not None else None
+        acquired = found if found is not None else UnifiedBuffer(shape, dtype, pinned=pinned, device=self._device)
+        with self._lock:
+            self._acquired += 1
             self._hits += found is not None
-            self._acquired += found is not None
-        if found is None:
-            found = UnifiedBuffer(shape, dtype, pinned=pinned, device=self._device)
-            with self._lock:
-                self._acquired += 1
-        found._pool = (self, key)
-        return found
+        acquired._pool = (self, key)
+        return acquired
 
     def release(self, buffer: UnifiedBuffer) -> None:
         """Give a buffer back. Raises InvalidArgumentError if it is not from this pool, or is back already.
