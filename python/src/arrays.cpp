@@ -118,7 +118,7 @@ void add_arrays(nb::module_& module) {
              resized.value();
            }, nb::arg("count"), nb::arg("stream") = nb::none(),
            "Change the number of elements, in stream order. Existing elements keep their values; new ones have none.\n\n"
-           "Grows in place if the memory is large enough and nobody else uses it; otherwise other handles keep the old memory.")
+           "Grows in place if the memory is large enough and no other handle uses it. Otherwise other handles keep the old memory.")
       .def("fill", [](nb::object self, nb::handle value, nb::handle stream) {
              PyArray& array = nb::cast<PyArray&>(self);
              const Pattern pattern = pattern_of(value, array.dtype());

@@ -95,7 +95,7 @@ Structure moved(Structure& structure) {
   return made;
 }
 
-/// Releases a structure that nobody has taken.
+/// Releases a structure that no consumer has moved out of its capsule.
 template <class Structure>
 struct Owned {
   Structure structure = {};

@@ -34,7 +34,7 @@ inline void check_launches(DeviceId device = {}, StreamId stream = {}) {
   }
 }
 
-/// Releases the kept handles and reports the exceptions that nobody has waited for. Called at the end
+/// Releases the kept handles and reports the exceptions that no wait has raised. Called at the end
 /// of the program.
 void end_launches();
 

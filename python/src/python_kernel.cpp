@@ -166,7 +166,7 @@ void PythonKernel::run(const KernelCall& call) {
     mine = std::move(found->second);
     self->pending_->entries.erase(found);
   }
-  // The thread may be in the middle of raising an exception of its own.
+  // The thread may already have a pending exception.
   const nb::error_scope other;
   const bool was_in_kernel = std::exchange(is_in_kernel, true);
   const FunctionLaunch& launch = *mine.launch;

@@ -91,7 +91,7 @@ class PyHostLease {
     RawLease lease = std::move(lease_);
     const nb::object array = std::move(array_);
     without_gil([&] { end_lease(lease); });
-    // Later writes through the array would be seen by nobody.
+    // Tern does not detect later writes through the array.
     if (array.is_valid() && access_ != Access::read) forbid_writing(array);
   }
 
