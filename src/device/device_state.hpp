@@ -118,17 +118,18 @@ struct StreamState {
 
   /// Notes that somebody holds the next mark, so that the stream does not end without issuing it.
   void hold_next() noexcept {
-    if (!has_next.load(std::memory_order_relaxed)) {
-      has_next.store(true, std::memory_order_release);
-    }
+    hold_next_of_free();
     need_seal();
   }
-  /// Like promise_next(), for a pool that frees blocks: if the stream becomes idle, the mark gets
-  /// no event until the stream is borrowed again.
-  [[nodiscard]] std::uint64_t promise_next_of_free() noexcept {
+  /// Like hold_next() and promise_next(), for a pool that frees blocks: if the stream becomes idle,
+  /// the mark gets no event until the stream is borrowed again.
+  void hold_next_of_free() noexcept {
     if (!has_next.load(std::memory_order_relaxed)) {
       has_next.store(true, std::memory_order_release);
     }
+  }
+  [[nodiscard]] std::uint64_t promise_next_of_free() noexcept {
+    hold_next_of_free();
     return issued.load(std::memory_order_relaxed) + 1;
   }
   /// Implements StreamRef::next_mark() for an open stream.

@@ -95,7 +95,8 @@ inline constexpr std::size_t places_per_chunk = 4096;
 inline constexpr std::size_t max_place_chunks =
     (std::size_t{1} << Generation::slot_bits) / places_per_chunk;
 /// The table itself, in chunks. Chunks are added in order and never removed.
-extern std::array<std::atomic<BlockPlace*>, max_place_chunks> place_chunks;
+[[gnu::visibility("hidden")]] extern std::array<std::atomic<BlockPlace*>, max_place_chunks>
+    place_chunks;
 
 /// Returns the place of a slot, or null for a slot that does not exist yet. Places never move.
 [[nodiscard]] inline BlockPlace* find_place(std::uint32_t slot) noexcept {

@@ -273,7 +273,7 @@ TEST_F(PoolAlias, LosesNothingIfTheDriverFails) {
 
 TEST_F(PoolAlias, MemoryIsNeverUsedTwiceInRandomPrograms) {
   std::uint64_t peak_aliases = 0;
-  for (unsigned seed = 0; seed < 6; ++seed) {
+  for (unsigned seed = 0; seed < 12; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     PoolResource pool(device, {.auto_trim = false});

@@ -18,16 +18,17 @@ namespace {
 
 /// A mark is recorded after this many freed blocks, or bytes of freed blocks. An event costs as
 /// much as several requests, so while memory is plentiful large blocks count by their share of the
-/// pool. A stream reuses its own blocks without a mark, so a single stream needs fewer.
+/// pool. The only stream of a pool reuses its own blocks without a mark. It needs marks only to
+/// return memory to the driver, and for streams that use the pool later.
 constexpr std::size_t seal_blocks = 64;
 constexpr std::uint64_t seal_granules = 32 * mib / granule_bytes;
-constexpr std::uint64_t seals_per_pool = 256, seals_for_one_stream = 16;
+constexpr std::uint64_t seals_per_pool = 256, seals_for_only_stream = 2;
 /// Frees that the host has seen complete are settled after this many bytes were freed: at least as
 /// many as are in flight, and 1/256 of the pool.
 constexpr std::uint64_t settle_granules = mib / granule_bytes;
 constexpr std::uint64_t settles_per_pool = 256;
 /// If memory is short, streams are queried when this fraction of the free memory is in flight:
-/// available ranges can be joined, and ranges in flight cannot.
+/// available ranges can be joined, and ranges in flight of several streams cannot.
 constexpr std::size_t in_flight_share = 32;
 /// Upper bound on stream queries per allocation.
 constexpr std::size_t max_questions_per_request = 16;
@@ -199,7 +200,7 @@ Result<Block> Pool::try_allocate(const Request& request, bool is_miss) noexcept 
   if (id) {
     // A stream that takes the range must not end without a mark after its work.
     if (!request.stream.is_usable()) return request.stream.try_next_mark().failure();
-    static_cast<void>(DeviceState::state_of(request.stream)->promise_next_of_free());
+    DeviceState::state_of(request.stream)->hold_next_of_free();
   }
   const Result<StreamCache*> cache = try_cache(home_of(id));
   if (!cache) return cache.failure();
@@ -228,6 +229,7 @@ Descriptor* Pool::find(Search& search) noexcept {
       return range;
     }
   }
+  if (!search.request.stream.id()) set(host_allocates_, true);
   const bool is_recycled = search.request.only_recycled;
   if (has_budgets_.load(std::memory_order_relaxed) && !search.request.is_charged) {
     note_uncharged_request();
@@ -375,18 +377,20 @@ Descriptor* Pool::take(Search& search, Thoroughness how) noexcept {
     search.failure = prepared.failure();
     return nullptr;
   }
+  const auto placement = is_tight_.load(std::memory_order_relaxed) ? Ranges::Placement::together
+                                                                   : Ranges::Placement::tightest;
   Descriptor* available = nullptr;
   if (!search.request.only_recycled) {
-    available = ranges_.find_available(
-        search.granules, search.alignment,
+    available = ranges_.find(
+        ranges_.available(), search.granules, search.alignment,
         how == Thoroughness::thorough ? FitIndex::Effort::thorough : FitIndex::Effort::quick,
-        is_tight_.load(std::memory_order_relaxed) ? Ranges::Placement::together
-                                                  : Ranges::Placement::tightest);
+        placement);
   }
   Descriptor* own = nullptr;
   const bool is_exact = available != nullptr && available->size == search.granules;
   if (!is_exact && !host_shares_ && search.request.stream.id()) {
-    own = Ranges::find_in_flight(search.cache.lane, search.granules, search.alignment);
+    own = ranges_.find(search.cache.lane.index, search.granules, search.alignment,
+                       FitIndex::Effort::quick, placement);
   }
   // The tighter fit keeps large ranges whole.
   if (available != nullptr && own != nullptr) {
@@ -419,7 +423,7 @@ Descriptor* Pool::steal(Search& search) noexcept {
     }
     for_each_cache([&](StreamCache& cache) {
       if (range != nullptr || &cache == &search.cache) return;
-      range = Ranges::find_in_flight(cache.lane, search.granules, search.alignment);
+      range = ranges_.find(cache.lane.index, search.granules, search.alignment);
       if (range == nullptr) return;
       if (DeviceState::of(device_)->is_out_of_reach({cache.lane.stream, range->sequence})) {
         range = nullptr;
@@ -633,6 +637,7 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
   {
     const std::lock_guard lock(ranges_mutex_);
     Lane& lane = cache.lane;
+    const auto join = has_one_user() ? Ranges::JoinWith::available : Ranges::JoinWith::lane;
     // Of several streams that had the slot, use the last; the marks of earlier ones are complete.
     if (lane.stream < stream) lane.stream = stream;
     // Completed ranges become available before a neighbour in flight can join them.
@@ -644,19 +649,15 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
       retired_granules_ += range.size;
       // Use the mark of each block's own free: another thread may have freed it later than this
       // call began, or long before.
-      ranges_.put_in_flight(range, lane, range.place->sequence.load(std::memory_order_relaxed));
+      ranges_.put_in_flight(range, lane, range.place->sequence.load(std::memory_order_relaxed),
+                            join);
     }
     const std::uint64_t held_granules = held_bytes_.load(std::memory_order_relaxed) / granule_bytes;
     if (retired_granules_ >
         std::max({settle_granules, held_granules / settles_per_pool, unsettled_granules_})) {
       is_settling_due_.store(true, std::memory_order_relaxed);
     }
-    std::uint64_t max_unsealed = seal_granules;
-    if (!is_tight_.load(std::memory_order_relaxed)) {
-      const std::uint64_t seals = stream_count() > 1 ? seals_per_pool : seals_for_one_stream;
-      max_unsealed = std::max(max_unsealed, held_granules / seals);
-    }
-    is_full = lane.unsealed_blocks >= seal_blocks || lane.unsealed_granules >= max_unsealed;
+    is_full = must_seal(lane);
     if (is_full) {
       lane.unsealed_blocks = lane.unsealed_granules = 0;
       lane.sealed = lane.newest->sequence;
@@ -673,6 +674,19 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
   } else if (is_over_limit()) {
     poll(max_questions_per_request);
   }
+}
+
+bool Pool::must_seal(const Lane& lane) const noexcept {
+  const bool is_only = has_one_user();
+  const std::uint64_t held_granules = held_bytes_.load(std::memory_order_relaxed) / granule_bytes;
+  std::uint64_t max_granules = seal_granules;
+  if (is_only) {
+    max_granules = std::max(max_granules, held_granules / seals_for_only_stream);
+  } else if (!is_tight_.load(std::memory_order_relaxed)) {
+    max_granules = std::max(max_granules, held_granules / seals_per_pool);
+  }
+  return lane.unsealed_granules >= max_granules ||
+         (!is_only && lane.unsealed_blocks >= seal_blocks);
 }
 
 void Pool::put_all_available(Descriptor* list) noexcept {
@@ -826,7 +840,7 @@ void Pool::note_change() noexcept {
   const std::size_t most = limit != 0 ? limit : total_bytes_;
   const bool is_tight = most != 0 && outside >= most / 4 * 3;
   const std::size_t in_flight = ranges_.in_flight_granules() * granule_bytes;
-  set(is_polling_due_, is_tight && in_flight >= free / in_flight_share);
+  set(is_polling_due_, is_tight && !has_one_user() && in_flight >= free / in_flight_share);
   const BoundsBasis basis{held,     own_limit,      stream_count(),
                           is_tight, is_contended(), is_over_limit()};
   if (basis == bounds_basis_) return;

@@ -76,23 +76,13 @@ class Pool {
   /// Returns the block of a range that the caller has just allocated, so no other thread can free
   /// it.
   [[nodiscard]] Result<Block> result_of(const Descriptor& range) const noexcept {
+    const BlockWords words = words_of(range);
     Result<Block> result = Block{};
-    write_block(range, *result);
+    words.write(*result);
     return result;
   }
-  /// The block is written in pairs of words: a caller that keeps it copies pairs, and a processor
-  /// that has to join two stores for one load waits as long as for a lock.
   void write_block(const Descriptor& range, Block& block) const noexcept {
-    using Words [[gnu::vector_size(16)]] = std::uint64_t;
-    const Generation generation(range.slot, range.place->count());
-    const Words where = {range.offset * granule_bytes,
-                         range.place->bytes.load(std::memory_order_relaxed)};
-    const Words which = {device_word_, generation.value()};
-    static_assert(offsetof(Block, bytes) == 8 && offsetof(Block, device) == 16 &&
-                  offsetof(Block, generation) == 24);
-    auto* const at = reinterpret_cast<std::byte*>(&block);
-    std::memcpy(at, &where, sizeof where);
-    std::memcpy(at + sizeof where, &which, sizeof which);
+    words_of(range).write(block);
   }
   /// The slow path. The request has been checked and has at least one byte. `is_miss` is as in Hit.
   [[nodiscard]] Result<Block> try_allocate(const Request& request, bool is_miss) noexcept;
@@ -155,6 +145,26 @@ class Pool {
       }
     }
   };
+  /// A block as pairs of words: a caller that keeps the block copies pairs, and a processor that
+  /// has to join two stores for one load waits as long as for a lock.
+  struct BlockWords {
+    using Pair [[gnu::vector_size(16)]] = std::uint64_t;
+    Pair where, which;
+
+    void write(Block& block) const noexcept {
+      static_assert(offsetof(Block, bytes) == 8 && offsetof(Block, device) == 16 &&
+                    offsetof(Block, generation) == 24);
+      auto* const at = reinterpret_cast<std::byte*>(&block);
+      std::memcpy(at, &where, sizeof where);
+      std::memcpy(at + sizeof where, &which, sizeof which);
+    }
+  };
+  [[nodiscard]] BlockWords words_of(const Descriptor& range) const noexcept {
+    const BlockPlace& place = *range.place;
+    using Pair = BlockWords::Pair;
+    return {Pair{range.offset * granule_bytes, place.bytes.load(std::memory_order_relaxed)},
+            Pair{device_word_, Generation(range.slot, place.count()).value()}};
+  }
   /// How long a search for a fitting range may take, see FitIndex::Effort.
   enum class Thoroughness : std::uint8_t { quick, thorough };
 
@@ -170,6 +180,10 @@ class Pool {
   /// How many streams have a cache.
   [[nodiscard]] std::size_t stream_count() const noexcept {
     return cache_count_.load(std::memory_order_relaxed) - 1;
+  }
+  /// Returns whether all memory is for one stream: no other stream and not the host has allocated.
+  [[nodiscard]] bool has_one_user() const noexcept {
+    return !host_shares_ && stream_count() == 1 && !host_allocates_.load(std::memory_order_relaxed);
   }
   [[nodiscard]] CacheBounds bounds() const noexcept {
     return {class_bound_.load(std::memory_order_relaxed),
@@ -196,7 +210,7 @@ class Pool {
   /// Starts a block in a held range. Call with the lock of the cache held.
   void begin_block(Descriptor& range, StreamCache& cache, const Request& request) noexcept;
   /// Takes a block from a cache whose last stream is the request's, or that the host shares.
-  [[nodiscard]] Hit begin_cached(StreamCache& cache, const Request& request) noexcept;
+  [[nodiscard]] Hit begin_cached(StreamCache& cache, StreamId id, const Request& request) noexcept;
   /// Takes a block from the cache. Call with the lock of the cache held.
   [[nodiscard]] static Hit take_cached(StreamCache& cache, std::size_t bytes) noexcept;
   /// Takes a block above the size classes from the cache. Call with the lock of the cache held.
@@ -301,6 +315,8 @@ class Pool {
                    CallSite site) noexcept;
   /// Makes ranges in flight that left a stream's cache or never were in one.
   void retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcept;
+  /// Returns whether a mark has to be recorded after the frees of the lane.
+  [[nodiscard]] bool must_seal(const Lane& lane) const noexcept;
   void put_all_available(Descriptor* list) noexcept;
   /// Closes the blocks whose frees the stream has passed up to `sequence` to the host, for a memory
   /// tool. The caller holds ranges_mutex_.
@@ -407,6 +423,7 @@ class Pool {
   alignas(64) std::atomic<bool> is_tight_ = false;
   std::atomic<bool> is_polling_due_ = false;
   std::atomic<bool> is_settling_due_ = false;
+  std::atomic<bool> host_allocates_ = false;  // the host has used memory of the device
   std::atomic<std::size_t> class_bound_ = 0, recent_bound_ = 0,
                            middle_bound_ = 0;  // of each stream's cache
   /// What the pool may hold, and the limit of the pool itself. The first is smaller if the budgets
@@ -422,6 +439,11 @@ class Pool {
 };
 
 // --- The fast path, which nearly every call takes
+
+/// Returns whether every block has this alignment.
+[[nodiscard]] constexpr bool is_usual_alignment(std::size_t alignment) noexcept {
+  return alignment <= granule_bytes && (alignment & (alignment - 1)) == 0;
+}
 
 inline void Pool::begin_block(Descriptor& range, StreamCache& cache,
                               const Request& request) noexcept {
@@ -460,15 +482,15 @@ inline Pool::Hit Pool::take_cached(StreamCache& cache, std::size_t bytes) noexce
   return {};
 }
 
-inline Pool::Hit Pool::begin_cached(StreamCache& cache, const Request& request) noexcept {
-  const StreamId id = request.stream.id();
+inline Pool::Hit Pool::begin_cached(StreamCache& cache, StreamId id,
+                                    const Request& request) noexcept {
   const std::lock_guard lock(cache.lock);
   // If the stream has used this cache before, it belongs to this device. A shared cache may never
   // have seen the stream.
   if (cache.stream != id && (!host_shares_ || id.device() != device_id_)) return {};
   // Request a mark now: if the stream ends before the block is freed, there must be a mark after
   // its work.
-  if (id) static_cast<void>(DeviceState::state_of(request.stream)->promise_next_of_free());
+  if (id) DeviceState::state_of(request.stream)->hold_next_of_free();
   const Hit hit = take_cached(cache, request.bytes);
   if (hit.range != nullptr) begin_block(*hit.range, cache, request);
   return hit;
@@ -477,14 +499,15 @@ inline Pool::Hit Pool::begin_cached(StreamCache& cache, const Request& request) 
 inline Pool::Hit Pool::try_hit(const Request& request) noexcept {
   const StreamId id = request.stream.id();
   // 0 bytes wrap around to the largest value and miss.
-  if (request.bytes - 1 >= max_request_bytes || request.alignment > granule_bytes ||
+  if (request.bytes - 1 >= max_request_bytes ||
+      (request.alignment != 0 && !is_usual_alignment(request.alignment)) ||
       !is_same_process(process_) ||
       (id && !DeviceState::state_of(request.stream)->is_open_as(id))) {
     return {};
   }
   StreamCache* const cache = caches_[home_of(id)].load(std::memory_order_acquire);
-  if (cache == nullptr || (request.alignment & (request.alignment - 1)) != 0) return {};
-  const Hit hit = begin_cached(*cache, request);
+  if (cache == nullptr) return {};
+  const Hit hit = begin_cached(*cache, id, request);
   if (!is_plain_ && hit.range != nullptr) note_begin(*hit.range, request);
   return hit;
 }

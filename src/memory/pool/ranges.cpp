@@ -138,13 +138,13 @@ void Ranges::put_available(Descriptor& range) noexcept {
 }
 
 // Small blocks first try the lowest range that is smaller than a page, see Placement.
-Descriptor* Ranges::find_available(std::uint64_t granules, std::uint64_t alignment,
-                                   FitIndex::Effort effort, Placement placement) const noexcept {
+Descriptor* Ranges::find(const FitIndex& index, std::uint64_t granules, std::uint64_t alignment,
+                         FitIndex::Effort effort, Placement placement) const noexcept {
   if (placement == Placement::together && granules <= page_granules_ / small_share) {
-    Descriptor* const lowest = available_.find_lowest(granules, alignment, page_granules_);
+    Descriptor* const lowest = index.find_lowest(granules, alignment, page_granules_);
     if (lowest != nullptr) return lowest;
   }
-  return available_.find(granules, alignment, effort);
+  return index.find(granules, alignment, effort);
 }
 
 Descriptor* Ranges::take_available(Descriptor& found, std::uint64_t granules,
@@ -280,22 +280,34 @@ void Ranges::remove_in_flight(Descriptor& range) noexcept {
   in_flight_granules_ -= range.size;
 }
 
-// Joins the range with neighbours of the same lane. The joined range moves to the newest end.
-void Ranges::put_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept {
-  const auto is_same_lane = [&lane](const Descriptor* other) {
-    return other != nullptr && other->state == State::in_flight && other->lane == &lane;
-  };
+bool Ranges::take_neighbour(Descriptor* other, const Lane& lane, JoinWith with) noexcept {
+  if (other == nullptr) return false;
+  if (other->state == State::in_flight && other->lane == &lane) {
+    remove_in_flight(*other);
+    return true;
+  }
+  if (with == JoinWith::available && other->state == State::available &&
+      other->size <= max_joined_available) {
+    remove_available(*other);
+    return true;
+  }
+  return false;
+}
+
+// Joins the range with its neighbours. The joined range moves to the newest end.
+void Ranges::put_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence,
+                           JoinWith with) noexcept {
   // A lane is ordered by mark. Using a later mark than necessary is safe.
   if (lane.newest != nullptr) sequence = std::max(sequence, lane.newest->sequence);
   Descriptor* joined = &range;
-  if (Descriptor* left = range.before; is_same_lane(left)) {
-    remove_in_flight(*left);
-    absorb(*left, range);
-    joined = left;
-  }
-  if (Descriptor* right = joined->after; is_same_lane(right)) {
-    remove_in_flight(*right);
-    absorb(*joined, *right);
+  if (range.alias == nullptr) {
+    if (Descriptor* left = range.before; take_neighbour(left, lane, with)) {
+      absorb(*left, range);
+      joined = left;
+    }
+    if (Descriptor* right = joined->after; take_neighbour(right, lane, with)) {
+      absorb(*joined, *right);
+    }
   }
   insert_in_flight(*joined, lane, sequence);
   link_behind(*joined, lane.newest, lane);
@@ -318,21 +330,17 @@ void Ranges::return_in_flight(Descriptor& range, Lane& lane, std::uint64_t seque
   link_behind(range, older, lane);
 }
 
-Descriptor* Ranges::find_in_flight(const Lane& lane, std::uint64_t granules,
-                                   std::uint64_t alignment) noexcept {
-  return lane.index.find(granules, alignment);
-}
-
 Descriptor* Ranges::take_in_flight(Descriptor& found, std::uint64_t granules,
                                    std::uint64_t alignment) noexcept {
   Lane& lane = *found.lane;
   Descriptor* at = found.older;
   const std::uint64_t sequence = found.sequence;
   remove_in_flight(found);
-  cut(found, aligned_begin(found, alignment), granules, [&](Descriptor& rest) {
-    insert_in_flight(rest, lane, sequence);
-    link_behind(rest, at, lane);
-  });
+  cut(found, begin_that_spares_handles(found, granules, alignment), granules,
+      [&](Descriptor& rest) {
+        insert_in_flight(rest, lane, sequence);
+        link_behind(rest, at, lane);
+      });
   return &found;
 }
 

@@ -3,8 +3,10 @@
 // A range in flight is in the lane of the stream that freed it. That stream can reuse the range
 // immediately, because its work runs in order. Other streams can use the range when the mark after
 // the free is done, or after a wait for the mark. Adjacent ranges of one lane are joined, and the
-// later mark counts for both. Ranges in flight are joined with nothing else. A lane is ordered by
-// mark, so its oldest range shows how far the stream has come.
+// later mark counts for both. If a pool has one stream, its ranges are also joined with available
+// neighbours, which are then in flight too: no other stream wants them, and the driver need not be
+// asked whether the stream has passed. Ranges in flight are joined with nothing else. A lane is
+// ordered by mark, so its oldest range shows how far the stream has come.
 //
 // Available ranges with whole handles (of one or more pages) are also in lists of their own: whole
 // handles can be moved, so they can serve any request. Code that splits a range must prepare
@@ -19,6 +21,7 @@
 #include "memory/pool/descriptor_store.hpp"
 #include "memory/pool/fit_index.hpp"
 #include "memory/pool/handle_map.hpp"
+#include "memory/pool/size_class.hpp"
 #include "tern/device/mark.hpp"
 
 namespace tern::pool {
@@ -49,6 +52,9 @@ class Ranges {
   /// Small blocks are at most 1/16 of a page. Larger ones, placed together, would leave unusable
   /// holes.
   static constexpr std::uint64_t small_share = 16;
+  /// Available ranges above this size stay available, for streams that use the pool later and for
+  /// trims.
+  static constexpr std::uint64_t max_joined_available = (std::uint64_t{64} << 20) / granule_bytes;
 
   /// `page_granules` is the page size, a power of two. 0 means that memory comes in segments; then
   /// a range without neighbours can be returned to the driver.
@@ -73,13 +79,11 @@ class Ranges {
   /// Where to place a block: in the range that fits best, or, if the block is small, next to other
   /// small blocks, so that they share few pages and the other pages become whole.
   enum class Placement : std::uint8_t { tightest, together };
-  /// Return a range that fits, or null. It stays where it is.
-  [[nodiscard]] Descriptor* find_available(
-      std::uint64_t granules, std::uint64_t alignment,
-      FitIndex::Effort effort = FitIndex::Effort::quick,
-      Placement placement = Placement::tightest) const noexcept;
-  [[nodiscard]] static Descriptor* find_in_flight(const Lane& lane, std::uint64_t granules,
-                                                  std::uint64_t alignment) noexcept;
+  /// Returns a range of available() or of a lane's index that fits, or null. It stays where it is.
+  [[nodiscard]] Descriptor* find(const FitIndex& index, std::uint64_t granules,
+                                 std::uint64_t alignment,
+                                 FitIndex::Effort effort = FitIndex::Effort::quick,
+                                 Placement placement = Placement::tightest) const noexcept;
   /// Take a part of a range that was found.
   Descriptor* take_available(Descriptor& found, std::uint64_t granules,
                              std::uint64_t alignment) noexcept;
@@ -138,7 +142,11 @@ class Ranges {
 
   void put_available(Descriptor& range) noexcept;
   void put_unbacked(Descriptor& range) noexcept;
-  void put_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;
+  /// What a range in flight is joined with: with neighbours of its lane, or with available
+  /// neighbours too, which are then in flight as well.
+  enum class JoinWith : std::uint8_t { lane, available };
+  void put_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence,
+                     JoinWith with = JoinWith::lane) noexcept;
   /// Puts a range that was taken from a lane, but not used, back to its position in the lane.
   void return_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;
   /// Makes all ranges of the lane up to `done_sequence` available to every stream. Returns their
@@ -205,6 +213,8 @@ class Ranges {
   [[nodiscard]] std::uint64_t begin_that_spares_handles(const Descriptor& range,
                                                         std::uint64_t granules,
                                                         std::uint64_t alignment) const noexcept;
+  /// Takes a neighbour of a range in flight if the two may be joined, and returns whether it did.
+  [[nodiscard]] bool take_neighbour(Descriptor* other, const Lane& lane, JoinWith with) noexcept;
   void insert_available(Descriptor& range) noexcept;
   void remove_available(Descriptor& range) noexcept;
   void insert_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;

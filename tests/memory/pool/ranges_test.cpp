@@ -14,13 +14,13 @@ constexpr std::uint64_t page = 16;
 Descriptor* take_available_from(Ranges& ranges, std::uint64_t granules, std::uint64_t alignment,
                                 FitIndex::Effort effort = FitIndex::Effort::quick,
                                 Ranges::Placement placement = Ranges::Placement::tightest) {
-  Descriptor* const found = ranges.find_available(granules, alignment, effort, placement);
+  Descriptor* const found = ranges.find(ranges.available(), granules, alignment, effort, placement);
   return found == nullptr ? nullptr : ranges.take_available(*found, granules, alignment);
 }
 
 Descriptor* take_in_flight_from(Ranges& ranges, const Lane& lane, std::uint64_t granules,
                                 std::uint64_t alignment) {
-  Descriptor* const found = Ranges::find_in_flight(lane, granules, alignment);
+  Descriptor* const found = ranges.find(lane.index, granules, alignment);
   return found == nullptr ? nullptr : ranges.take_in_flight(*found, granules, alignment);
 }
 
@@ -118,6 +118,32 @@ TEST_F(RangesTest, JoinsInFlightRangesOnlyWithTheirOwnLane) {
   EXPECT_EQ(other.index.total(), 10u);
   EXPECT_EQ(take_available_from(ranges, 11, 1), nullptr);
   EXPECT_EQ(take_in_flight_from(ranges, lane, 11, 1), nullptr);
+}
+
+TEST_F(RangesTest, JoinsTheRangesOfTheOnlyStreamWithAvailableNeighbours) {
+  Descriptor& a = ranges.add(0, 10, nullptr);
+  Descriptor& b = ranges.add(10, 10, &a);
+  Descriptor& c = ranges.add(20, 10, &b);
+  Descriptor& d = ranges.add(30, 10, &c);
+  ranges.put_available(a);
+  ranges.put_available(c);
+  ranges.put_in_flight(d, other, 1);
+  ranges.put_in_flight(b, lane, 3, Ranges::JoinWith::available);
+  EXPECT_EQ(ranges.available().total(), 0u);
+  EXPECT_EQ(lane.index.total(), 30u);
+  EXPECT_EQ(other.index.total(), 10u);
+  EXPECT_EQ(ranges.settle(lane, 2), 0u);
+  EXPECT_EQ(ranges.settle(lane, 3), 30u);
+  EXPECT_EQ(ranges.largest_available(), 30u);
+}
+
+TEST_F(RangesTest, LeavesLargeAvailableNeighboursAvailable) {
+  Descriptor& a = ranges.add(0, 10, nullptr);
+  Descriptor& b = ranges.add(10, Ranges::max_joined_available + 1, &a);
+  ranges.put_available(b);
+  ranges.put_in_flight(a, lane, 1, Ranges::JoinWith::available);
+  EXPECT_EQ(lane.index.total(), 10u);
+  EXPECT_EQ(ranges.largest_available(), Ranges::max_joined_available + 1);
 }
 
 TEST_F(RangesTest, JoinedRangesHaveTheLaterMark) {
