@@ -132,16 +132,17 @@ Result<void> Resource::check(const Request& request) const noexcept {
         .with_bytes("requested", request.bytes)
         .with_bytes("max", max_request_bytes);
   }
-  const std::size_t max_alignment = traits().max_alignment;
-  if (request.alignment != 0 &&
-      (!std::has_single_bit(request.alignment) || request.alignment > max_alignment)) {
-    return Failure(ErrorCode::misaligned,
-                   "an alignment of {value} is not a power of two up to {max}, the largest that "
-                   "{resource} supports.",
-                   request.site)
-        .with("value", request.alignment)
-        .with("max", max_alignment)
-        .with("resource", name());
+  if (request.alignment != 0) {
+    const std::size_t max_alignment = traits().max_alignment;
+    if (!std::has_single_bit(request.alignment) || request.alignment > max_alignment) {
+      return Failure(ErrorCode::misaligned,
+                     "an alignment of {value} is not a power of two up to {max}, the largest that "
+                     "{resource} supports.",
+                     request.site)
+          .with("value", request.alignment)
+          .with("max", max_alignment)
+          .with("resource", name());
+    }
   }
   if (request.stream.id() && request.stream.device_id() != device().id()) {
     return Failure(ErrorCode::device_mismatch,

@@ -19,10 +19,15 @@ namespace {
 /// A mark is recorded after this many freed blocks, or bytes of freed blocks. An event costs as
 /// much as several requests, so while memory is plentiful large blocks count by their share of the
 /// pool. The only stream of a pool reuses its own blocks without a mark. It needs marks only to
-/// return memory to the driver, and for streams that use the pool later.
+/// return memory to the driver, to end aliases, and for streams that use the pool later.
 constexpr std::size_t seal_blocks = 64;
 constexpr std::uint64_t seal_granules = 32 * mib / granule_bytes;
-constexpr std::uint64_t seals_per_pool = 256, seals_for_only_stream = 2;
+constexpr std::uint64_t seals_per_pool = 256, seals_for_only_stream = 2, seals_with_aliases = 16;
+/// What the only stream of a pool frees is joined with available ranges up to this fraction of the
+/// pool, or this size. Larger ranges stay available, for streams that use the pool later and for
+/// trims.
+constexpr std::uint64_t joined_share = 8;
+constexpr std::uint64_t min_joined_granules = 64 * mib / granule_bytes;
 /// Frees that the host has seen complete are settled after this many bytes were freed: at least as
 /// many as are in flight, and 1/256 of the pool.
 constexpr std::uint64_t settle_granules = mib / granule_bytes;
@@ -521,6 +526,7 @@ std::uint64_t Pool::activity() noexcept {
 }
 
 [[gnu::noinline]] Descriptor* Pool::put_slow(StreamCache& cache, Descriptor& range) noexcept {
+  __builtin_prefetch(&range.before);  // the block probably leaves the cache and gets neighbours
   return cache.put_slow(range, bounds());
 }
 
@@ -637,9 +643,14 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
   {
     const std::lock_guard lock(ranges_mutex_);
     Lane& lane = cache.lane;
-    const auto join = has_one_user() ? Ranges::JoinWith::available : Ranges::JoinWith::lane;
+    const std::uint64_t held_granules = held_bytes_.load(std::memory_order_relaxed) / granule_bytes;
+    const std::uint64_t max_joined =
+        has_one_user() ? std::max(min_joined_granules, held_granules / joined_share) : 0;
     // Of several streams that had the slot, use the last; the marks of earlier ones are complete.
     if (lane.stream < stream) lane.stream = stream;
+    // The neighbours are read below and are rarely in the processor's cache.
+    __builtin_prefetch(list->before);
+    __builtin_prefetch(list->after);
     // Completed ranges become available before a neighbour in flight can join them.
     ranges_.settle(lane, DeviceState::of(device_)->last_done(stream));
     while (list != nullptr) {
@@ -650,9 +661,8 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
       // Use the mark of each block's own free: another thread may have freed it later than this
       // call began, or long before.
       ranges_.put_in_flight(range, lane, range.place->sequence.load(std::memory_order_relaxed),
-                            join);
+                            max_joined);
     }
-    const std::uint64_t held_granules = held_bytes_.load(std::memory_order_relaxed) / granule_bytes;
     if (retired_granules_ >
         std::max({settle_granules, held_granules / settles_per_pool, unsettled_granules_})) {
       is_settling_due_.store(true, std::memory_order_relaxed);
@@ -681,7 +691,9 @@ bool Pool::must_seal(const Lane& lane) const noexcept {
   const std::uint64_t held_granules = held_bytes_.load(std::memory_order_relaxed) / granule_bytes;
   std::uint64_t max_granules = seal_granules;
   if (is_only) {
-    max_granules = std::max(max_granules, held_granules / seals_for_only_stream);
+    const bool has_aliases = alias_count_.load(std::memory_order_relaxed) > 0;
+    max_granules = std::max(
+        max_granules, held_granules / (has_aliases ? seals_with_aliases : seals_for_only_stream));
   } else if (!is_tight_.load(std::memory_order_relaxed)) {
     max_granules = std::max(max_granules, held_granules / seals_per_pool);
   }

@@ -280,14 +280,14 @@ void Ranges::remove_in_flight(Descriptor& range) noexcept {
   in_flight_granules_ -= range.size;
 }
 
-bool Ranges::take_neighbour(Descriptor* other, const Lane& lane, JoinWith with) noexcept {
+bool Ranges::take_neighbour(Descriptor* other, const Lane& lane,
+                            std::uint64_t max_joined) noexcept {
   if (other == nullptr) return false;
   if (other->state == State::in_flight && other->lane == &lane) {
     remove_in_flight(*other);
     return true;
   }
-  if (with == JoinWith::available && other->state == State::available &&
-      other->size <= max_joined_available) {
+  if (other->state == State::available && other->size <= max_joined) {
     remove_available(*other);
     return true;
   }
@@ -296,16 +296,16 @@ bool Ranges::take_neighbour(Descriptor* other, const Lane& lane, JoinWith with) 
 
 // Joins the range with its neighbours. The joined range moves to the newest end.
 void Ranges::put_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence,
-                           JoinWith with) noexcept {
+                           std::uint64_t max_joined) noexcept {
   // A lane is ordered by mark. Using a later mark than necessary is safe.
   if (lane.newest != nullptr) sequence = std::max(sequence, lane.newest->sequence);
   Descriptor* joined = &range;
   if (range.alias == nullptr) {
-    if (Descriptor* left = range.before; take_neighbour(left, lane, with)) {
+    if (Descriptor* left = range.before; take_neighbour(left, lane, max_joined)) {
       absorb(*left, range);
       joined = left;
     }
-    if (Descriptor* right = joined->after; take_neighbour(right, lane, with)) {
+    if (Descriptor* right = joined->after; take_neighbour(right, lane, max_joined)) {
       absorb(*joined, *right);
     }
   }
@@ -336,11 +336,10 @@ Descriptor* Ranges::take_in_flight(Descriptor& found, std::uint64_t granules,
   Descriptor* at = found.older;
   const std::uint64_t sequence = found.sequence;
   remove_in_flight(found);
-  cut(found, begin_that_spares_handles(found, granules, alignment), granules,
-      [&](Descriptor& rest) {
-        insert_in_flight(rest, lane, sequence);
-        link_behind(rest, at, lane);
-      });
+  cut(found, aligned_begin(found, alignment), granules, [&](Descriptor& rest) {
+    insert_in_flight(rest, lane, sequence);
+    link_behind(rest, at, lane);
+  });
   return &found;
 }
 

@@ -21,7 +21,6 @@
 #include "memory/pool/descriptor_store.hpp"
 #include "memory/pool/fit_index.hpp"
 #include "memory/pool/handle_map.hpp"
-#include "memory/pool/size_class.hpp"
 #include "tern/device/mark.hpp"
 
 namespace tern::pool {
@@ -52,9 +51,6 @@ class Ranges {
   /// Small blocks are at most 1/16 of a page. Larger ones, placed together, would leave unusable
   /// holes.
   static constexpr std::uint64_t small_share = 16;
-  /// Available ranges above this size stay available, for streams that use the pool later and for
-  /// trims.
-  static constexpr std::uint64_t max_joined_available = (std::uint64_t{64} << 20) / granule_bytes;
 
   /// `page_granules` is the page size, a power of two. 0 means that memory comes in segments; then
   /// a range without neighbours can be returned to the driver.
@@ -142,11 +138,10 @@ class Ranges {
 
   void put_available(Descriptor& range) noexcept;
   void put_unbacked(Descriptor& range) noexcept;
-  /// What a range in flight is joined with: with neighbours of its lane, or with available
-  /// neighbours too, which are then in flight as well.
-  enum class JoinWith : std::uint8_t { lane, available };
+  /// Joins the range with neighbours of its lane, and with available neighbours of up to
+  /// `max_joined` granules, which are then in flight too.
   void put_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence,
-                     JoinWith with = JoinWith::lane) noexcept;
+                     std::uint64_t max_joined = 0) noexcept;
   /// Puts a range that was taken from a lane, but not used, back to its position in the lane.
   void return_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;
   /// Makes all ranges of the lane up to `done_sequence` available to every stream. Returns their
@@ -214,7 +209,8 @@ class Ranges {
                                                         std::uint64_t granules,
                                                         std::uint64_t alignment) const noexcept;
   /// Takes a neighbour of a range in flight if the two may be joined, and returns whether it did.
-  [[nodiscard]] bool take_neighbour(Descriptor* other, const Lane& lane, JoinWith with) noexcept;
+  [[nodiscard]] bool take_neighbour(Descriptor* other, const Lane& lane,
+                                    std::uint64_t max_joined) noexcept;
   void insert_available(Descriptor& range) noexcept;
   void remove_available(Descriptor& range) noexcept;
   void insert_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;

@@ -128,7 +128,7 @@ TEST_F(RangesTest, JoinsTheRangesOfTheOnlyStreamWithAvailableNeighbours) {
   ranges.put_available(a);
   ranges.put_available(c);
   ranges.put_in_flight(d, other, 1);
-  ranges.put_in_flight(b, lane, 3, Ranges::JoinWith::available);
+  ranges.put_in_flight(b, lane, 3, 10);
   EXPECT_EQ(ranges.available().total(), 0u);
   EXPECT_EQ(lane.index.total(), 30u);
   EXPECT_EQ(other.index.total(), 10u);
@@ -139,11 +139,11 @@ TEST_F(RangesTest, JoinsTheRangesOfTheOnlyStreamWithAvailableNeighbours) {
 
 TEST_F(RangesTest, LeavesLargeAvailableNeighboursAvailable) {
   Descriptor& a = ranges.add(0, 10, nullptr);
-  Descriptor& b = ranges.add(10, Ranges::max_joined_available + 1, &a);
+  Descriptor& b = ranges.add(10, 11, &a);
   ranges.put_available(b);
-  ranges.put_in_flight(a, lane, 1, Ranges::JoinWith::available);
+  ranges.put_in_flight(a, lane, 1, 10);
   EXPECT_EQ(lane.index.total(), 10u);
-  EXPECT_EQ(ranges.largest_available(), Ranges::max_joined_available + 1);
+  EXPECT_EQ(ranges.largest_available(), 11u);
 }
 
 TEST_F(RangesTest, JoinedRangesHaveTheLaterMark) {
