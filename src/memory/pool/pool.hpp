@@ -72,7 +72,7 @@ class Pool {
   };
   /// The fast path: takes a block from the stream's cache. Returns no range if the slow path has to
   /// serve the request. Accepts any request, checked or not.
-  [[nodiscard]] Hit try_hit(const Request& request) noexcept;
+  [[nodiscard]] [[gnu::always_inline]] Hit try_hit(const Request& request) noexcept;
   /// Returns the block of a range that the caller has just allocated, so no other thread can free
   /// it.
   [[nodiscard]] Result<Block> result_of(const Descriptor& range) const noexcept {
@@ -508,7 +508,8 @@ inline Pool::Hit Pool::try_hit(const Request& request) noexcept {
   StreamCache* const cache = caches_[home_of(id)].load(std::memory_order_acquire);
   if (cache == nullptr) return {};
   const Hit hit = begin_cached(*cache, id, request);
-  if (!is_plain_ && hit.range != nullptr) note_begin(*hit.range, request);
+  if (hit.range == nullptr) return hit;
+  if (!is_plain_) note_begin(*hit.range, request);
   return hit;
 }
 
