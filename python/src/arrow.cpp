@@ -274,8 +274,9 @@ nb::object from_arrow(nb::handle object, nb::handle device, const std::optional<
     return import_stream<ArrowArray, ArrowArrayStream>(object.attr("__arrow_c_stream__")(), stream_name, device, options);
   }
   raise(Failure(ErrorCode::type_mismatch,
-                "'{actual}' has none of __arrow_c_array__, __arrow_c_device_array__, __arrow_c_stream__ and __arrow_c_device_stream__.")
-            .with("actual", repr_of(object.type())),
+                "{actual} is not Arrow data: it has none of __arrow_c_array__, __arrow_c_device_array__, __arrow_c_stream__ and "
+                "__arrow_c_device_stream__. Pass an object of pyarrow, polars or pandas, or use Table({{...}}).")
+            .with("actual", type_text(object)),
         here());
 }
 

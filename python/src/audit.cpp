@@ -90,7 +90,7 @@ class PyGate {
     if (!is_open()) return;  // it ended with a gate around it
     auto& gates = open_gates();
     if (std::ranges::find(gates, gate_) == gates.end()) {
-      raise(Failure(ErrorCode::stream_misuse, "a gate ends on the thread on which it began."), here());
+      raise(Failure(ErrorCode::stream_misuse, "a gate was closed on another thread. Close it on the thread that opened it."), here());
     }
     // Gates inside of this one end with it, innermost first.
     while (is_open()) {
@@ -157,11 +157,11 @@ void add_audit(nb::module_& module) {
         made["counted"] = dict_of(statistics.counted);
         made["last"] = statistics.last.is_known() ? nb::object(nb::str("{}:{}").format(statistics.last.file, statistics.last.line)) : nb::none();
         return made;
-      }, "Return what all gates of all threads have refused or counted, and the latest line that read.");
+      }, "Return the copies that all gates refused or counted, and the Python line of the latest one.");
   module.def("deferred_frees", [] { return dict_of(released([] { return deferred_frees(); })); },
-             "Return how much memory has no handle any more and could not be freed yet, as ``{'count', 'bytes'}``.");
+             "Return the number and the bytes of blocks whose buffers are deleted but whose memory is still in use.");
   module.def("reclaim_deferred", [] { return dict_of(without_gil([] { return reclaim_deferred(); })); },
-             "Free memory without handles whose uses are done. Returns what is left. Never waits.");
+             "Free memory of deleted buffers that no work uses any more. Does not wait. Returns what is left.");
   module.def("reclaim_exported", [] { return dict_of(without_gil([] { return try_reclaim_exported(); }).value(here())); },
              "Wait for the devices of exported memory without handles, and free the memory. Returns what is left.\n\n"
              "Another library may use memory on streams that Tern does not know, so exported memory is freed only after a\n"

@@ -41,7 +41,7 @@ Buffer make(nb::handle shape, nb::handle dtype, nb::handle device, const std::st
   return without_gil([&] { return Buffer::try_make(on, extents, element, options); }).value();
 }
 
-void copy_from(Buffer& self, nb::handle object, nb::handle stream) {
+void copy_in(Buffer& self, nb::handle object, nb::handle stream) {
   const CallSite site = here();
   if (nb::isinstance<Buffer>(object)) {
     const Buffer& source = nb::cast<const Buffer&>(object);
@@ -54,6 +54,11 @@ void copy_from(Buffer& self, nb::handle object, nb::handle stream) {
   // The host waits, because the elements may be freed before a stream has read them.
   call_when_ready([&] { return is_ready(self.storage(), Access::discard); },
                   [&] { return self.try_copy_from(address, self.size_bytes(), site); }).value();
+}
+
+nb::object copy_from(nb::object self, nb::handle object, nb::handle stream) {
+  copy_in(nb::cast<Buffer&>(self), object, stream);
+  return self;
 }
 
 nb::object to_numpy(const Buffer& self) {
@@ -166,6 +171,12 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
 
 PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
 
+nb::object from_numpy(nb::handle object, nb::handle device, nb::handle tag) {
+  const nb::object array = numpy().attr("asarray")(object);
+  const nb::object made = nb::type<Buffer>()(array.attr("shape"), array.attr("dtype"), device, nb::arg("tag") = tag);
+  return copy_from(made, array, nb::none());
+}
+
 }  // namespace
 
 void add_buffers(nb::module_& module) {
@@ -187,6 +198,13 @@ void add_buffers(nb::module_& module) {
       .def(nb::new_(&make), nb::arg("shape"), nb::arg("dtype") = nb::none(), nb::arg("device") = nb::none(), nb::kw_only(),
            nb::arg("kind") = "device", nb::arg("contents") = "uninitialized", nb::arg("tag") = nb::none(),
            nb::arg("resource") = nb::none())
+      .def_static("from_numpy", &from_numpy, nb::arg("array"), nb::arg("device") = nb::none(), nb::kw_only(), nb::arg("tag") = nb::none(),
+                  "Make a buffer with the shape, the dtype and the elements of an array.\n\n"
+                  "Parameters\n----------\n"
+                  "array : array-like\n"
+                  "device : Device or str, optional\n    By default the current device.\n"
+                  "tag : str, optional\n    A name for reports.\n\n"
+                  "Returns\n-------\nBuffer")
       .def_prop_ro("shape", [](const Buffer& self) { return tuple_of(self.shape()); }, "The extents.")
       .def_prop_ro("dtype", [](const Buffer& self) { return object_of_dtype(self.dtype()); },
                    "The type of an element: a NumPy dtype, or a name if NumPy has no such type.")
@@ -210,7 +228,7 @@ void add_buffers(nb::module_& module) {
              return self;
            }, nb::arg("stream") = nb::none(), "Allocate the memory now. Returns the buffer.")
       .def("copy_from", &copy_from, nb::arg("source"), nb::arg("stream") = nb::none(),
-           "Copy all elements in, from an array or from another Buffer.\n\n"
+           "Copy all elements of an array or a Buffer into this buffer. Returns the buffer.\n\n"
            "A copy from a Buffer is queued on the stream; from an array the host waits.")
       .def("to_numpy", &to_numpy, "Return an independent NumPy array with the elements.")
       .def("numpy", [](const Buffer& self) { return array_of(self, false); },

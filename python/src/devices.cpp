@@ -140,7 +140,7 @@ void add_device_class(nb::module_& module) {
              made["host_waits"] = activity.host_waits;
              made["launches"] = activity.launches;
              return made;
-           }, "Return how often events were recorded, streams and the host waited, and kernels ran.")
+           }, "Return counts of recorded events, stream waits, host waits and kernel launches.")
       .def("__eq__", [](const Device& self, nb::handle other) {
         return nb::isinstance<Device>(other) && self == nb::cast<const Device&>(other);
       })

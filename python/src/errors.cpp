@@ -158,9 +158,33 @@ const char* doc_of(ErrorCode code) {
 /// Messages of the library name C++ options. Python has these options under other names.
 std::string python_text(std::string text) {
   constexpr std::pair<std::string_view, std::string_view> words[] = {
-      {"Contents::zero", "contents='zero'"}, {"Contents::unspecified", "contents='unspecified'"}, {"sim::open()", "sim.open()"}};
+      {"Contents::zero", "contents='zero'"},
+      {"Contents::unspecified", "contents='unspecified'"},
+      {"sim::open()", "sim.open()"},
+      {"sim::findings()", "sim.findings()"},
+      {"Mode::allow", "mode='allow'"},
+      {"ensure_allocated()", "allocate()"},
+      {"Drop::discard", "free()"},
+      {"Access::discard", "a discard lease"},
+      {"Access::read_write", "an rw lease"},
+      {"UnifiedOptions::device", "the argument device"},
+      {"HintOptions::strict", "the argument strict"},
+      {"allocate(MemoryKind::managed)", "kind='managed'"},
+      {"MemoryKind::managed", "kind='managed'"},
+      {"MemoryKind::device", "kind='device'"},
+      {"Pinned::prefer", "pinned='prefer'"},
+      {"Pinned::required", "pinned=True"},
+      {"Device::place()", "a Device"},
+      {"Device::can", "Device.capabilities"},
+      {"Column::pack", "Column.pack"},
+      {"`tern info` lists", "Device.capabilities lists"},
+      {"Set the body of the kernel.", "Use Kernel.from_function()."},
+      {"Set the text of the kernel.", "Use Kernel.from_source()."},
+      {"Export an ArrowDeviceArray, or a copy on the host.", "Copy the data to the host first."}};
   for (const auto& [cpp, python] : words) {
-    if (const std::size_t at = text.find(cpp); at != std::string::npos) text.replace(at, cpp.size(), python);
+    for (std::size_t at = text.find(cpp); at != std::string::npos; at = text.find(cpp, at + python.size())) {
+      text.replace(at, cpp.size(), python);
+    }
   }
   return text;
 }
@@ -248,7 +272,7 @@ void add_errors(nb::module_& module) {
       raise_in_python(error);
     } catch (const std::bad_cast&) {
       // An object of another library is not what its protocol says.
-      PyErr_SetString(classes[static_cast<std::size_t>(ErrorCode::type_mismatch)], "a value has another type than expected.");
+      PyErr_SetString(classes[static_cast<std::size_t>(ErrorCode::type_mismatch)], "an object of another library returned a value of an unexpected type.");
     }
   });
 }

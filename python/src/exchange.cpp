@@ -173,7 +173,8 @@ nb::object from_dlpack(nb::handle producer, nb::handle device, nb::handle copy) 
   const std::optional<bool> must_copy = copy_of(copy);
   if (!nb::hasattr(producer, "__dlpack__") || !nb::hasattr(producer, "__dlpack_device__")) {
     raise(Failure(ErrorCode::type_mismatch,
-                  "{actual} has no __dlpack__ and __dlpack_device__. Copy its elements with copy_from() of a buffer.")
+                  "{actual} has no __dlpack__ and __dlpack_device__. Use from_arrow(x) for Arrow data and x.device for a "
+                  "UnifiedBuffer, or copy the elements with Buffer.from_numpy(x).")
               .with("actual", type_text(producer)),
           here());
   }
@@ -350,7 +351,7 @@ void add_exchange(nb::module_& module) {
              "Import a tensor of another library without a copy.\n\n"
              "Parameters\n----------\n"
              "x : object\n    With ``__dlpack__`` and ``__dlpack_device__``, such as an array of NumPy, CuPy, JAX or torch.\n"
-             "device : Device, optional\n    The simulated device of the memory, if there are several.\n"
+             "device : Device, optional\n    The simulated device that owns the memory; needed only if several are open.\n"
              "copy : bool, optional\n    True always copies. False raises CopyRequiredError if a copy is needed.\n\n"
              "Returns\n-------\n"
              "Buffer or StridedBuffer\n    A StridedBuffer if the elements are not adjacent.");

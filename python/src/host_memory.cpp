@@ -82,7 +82,10 @@ nb::object elements_of(nb::handle object, DType dtype, const Shape* shape) {
   const nb::module_ np = numpy();
   nb::object array;
   const bool is_foreign = nb::hasattr(object, "__dlpack__") && !nb::hasattr(object, "__array__");
-  if (is_foreign) {
+  if (nb::hasattr(object, "__dlpack_device__") && nb::hasattr(object, "to_numpy")) {
+    // A Buffer or a DeviceArray, perhaps of a device whose memory the host cannot read.
+    array = object.attr("to_numpy")();
+  } else if (is_foreign) {
     array = np.attr("from_dlpack")(object);
   } else {
     array = np.attr("asarray")(object);
@@ -101,10 +104,10 @@ nb::object elements_of(nb::handle object, DType dtype, const Shape* shape) {
   const nb::object target = object_of_dtype(dtype);
   if (!numpy_has(dtype) || !nb::cast<bool>(np.attr("can_cast")(array.attr("dtype"), target, "same_kind"))) {
     raise(Failure(ErrorCode::type_mismatch,
-                  "elements of type {actual} do not become {expected} without a loss of kind. Convert them "
-                  "first, with astype().")
-              .with("actual", repr_of(array.attr("dtype")))
-              .with("expected", repr_of(target)),
+                  "elements of {actual} cannot be copied to {expected}, because the cast is not of the same kind. "
+                  "Convert them first, with array.astype('{expected}').")
+              .with("actual", nb::cast<std::string>(nb::str("{}").format(array.attr("dtype"))))
+              .with("expected", nb::cast<std::string>(nb::str("{}").format(target))),
           here());
   }
   return np.attr("ascontiguousarray")(array, target).attr("reshape")(array.attr("shape"));

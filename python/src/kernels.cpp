@@ -303,7 +303,7 @@ class PyKernel {
 
 PyKernel from_function(nb::handle device, nb::object function, const std::optional<std::string>& name) {
   if (PyCallable_Check(function.ptr()) == 0) {
-    raise(Failure(ErrorCode::type_mismatch, "{actual} cannot be called.").with("actual", repr_of(function)), here());
+    raise(Failure(ErrorCode::type_mismatch, "function is {actual}, which is not callable.").with("actual", repr_of(function)), here());
   }
   std::string text = name.value_or("");
   if (!name) {

@@ -165,7 +165,7 @@ void add_recorder(nb::module_& module) {
         nb::dict made;
         made["dropped"] = statistics.dropped;
         return made;
-      }, "Return how many recorders ended without a commit, as ``{'dropped'}``.");
+      }, "Return ``{'dropped': n}``: the number of recorders that ended without commit().");
 }
 
 }  // namespace tern::python

@@ -72,6 +72,16 @@ void add_resources(nb::module_& module) {
              return without_gil([&] { return std::make_shared<PoolResource>(on, options); });
            }), nb::arg("device") = nb::none(), nb::kw_only(), nb::arg("limit_bytes") = 0, nb::arg("initial_bytes") = 0,
            nb::arg("kind") = "device")
+      .def("set_limit", [](PoolResource& self, std::size_t limit_bytes) {
+             without_gil([&] { self.set_limit(limit_bytes); });
+           }, nb::arg("limit_bytes"), "Change the most memory that the pool holds; 0 for no limit. Returns memory above it to the driver.")
+      .def_prop_ro("limit_bytes", [](const PoolResource& self) { return released([&] { return self.pool_statistics(); }).limit_bytes; },
+                   "The most memory that the pool holds; 0 for no limit.")
+      .def("__repr__", [](const PoolResource& self) {
+        const PoolStatistics now = released([&] { return self.pool_statistics(); });
+        return nb::str("Pool(device='{}', limit_bytes={}, live_bytes={}, held_bytes={})")
+            .format(std::string(self.device().spec()), now.limit_bytes, now.live_bytes, now.held_bytes);
+      })
       .def_prop_ro("pool_statistics", [](const PoolResource& self) {
         const PoolStatistics one = released([&] { return self.pool_statistics(); });
         nb::dict made;
@@ -109,6 +119,10 @@ void add_resources(nb::module_& module) {
       .def_prop_ro("limit_bytes", [](const Budget& self) -> nb::object {
         return self.has_limit() ? nb::object(nb::int_(self.limit_bytes())) : nb::none();
       }, "The limit, or None if there is none.")
+      .def("set_limit", [](Budget& self, std::optional<std::size_t> limit_bytes) {
+             const BudgetLimit limit = limit_bytes ? BudgetLimit::bytes(*limit_bytes) : BudgetLimit::unlimited();
+             without_gil([&] { self.set_limit(limit); });
+           }, nb::arg("limit_bytes").none(), "Change the limit; None for none. What is charged stays charged.")
       .def_prop_ro("used_bytes", [](const Budget& self) { return self.used_bytes(); },
                    "Bytes in use, and bytes whose free is still pending.")
       .def_prop_ro("live_bytes", [](const Budget& self) { return self.live_bytes(); }, "Bytes in use.")

@@ -59,7 +59,7 @@ LogicalType type_of_object(nb::handle object) {
       const nb::object data = numpy().attr("datetime_data")(dtype);
       const std::string unit = nb::cast<std::string>(nb::object(data[0]));
       if (unit == "D" && kind == "M") return TypeKind::date32;
-      if (nb::cast<int>(nb::object(data[1])) != 1) refuse_type("a unit of time that is a multiple has no type");
+      if (nb::cast<int>(nb::object(data[1])) != 1) refuse_type("a unit of time with a multiple, such as 10ms, is not supported");
       return kind == "M" ? LogicalType::timestamp(unit_of(unit)) : LogicalType::duration(unit_of(unit));
     }
   }
@@ -221,11 +221,37 @@ Column column_of_strings(nb::handle values, const Device& device, LogicalType ty
     }
   }
   if (has_nulls) {
-    if (!options.valid.empty()) refuse_value("values that are None exclude the argument valid");
+    if (!options.valid.empty()) refuse_value("pass either values that are None or the argument valid, and not both");
     options.valid = valid;
   }
   const std::vector<std::string_view> views(kept.begin(), kept.end());
   return without_gil([&] { return Column::try_from_strings(device, views, std::move(type), options); }).value();
+}
+
+/// Values of a list with None and without texts. The first value that is there replaces None, so that NumPy finds the
+/// type of the others; `valid` says which values are there.
+nb::object without_none(nb::handle values, std::vector<std::uint8_t>& valid) {
+  nb::object filler = nb::int_(0);
+  for (const nb::handle one : nb::iter(values)) {
+    if (one.is_none()) continue;
+    filler = nb::borrow(one);
+    break;
+  }
+  nb::list kept;
+  for (const nb::handle one : nb::iter(values)) {
+    valid.push_back(one.is_none() ? 0 : 1);
+    kept.append(one.is_none() ? filler : nb::borrow(one));
+  }
+  return numpy().attr("asarray")(kept);
+}
+
+bool has_texts(nb::handle values) {
+  bool has_values = false;
+  for (const nb::handle one : nb::iter(values)) {
+    if (nb::isinstance<nb::str>(one) || nb::isinstance<nb::bytes>(one)) return true;
+    has_values = has_values || !one.is_none();
+  }
+  return !has_values;  // nothing but None: a column of texts that are missing
 }
 
 /// Copies values in. Lists of str, bytes and None become texts; everything else goes through NumPy.
@@ -243,16 +269,28 @@ Column make_column(nb::handle values, nb::handle type, nb::handle device, nb::ha
   if (nb::cast<int>(array.attr("ndim")) != 1) {
     raise(Failure(ErrorCode::shape_mismatch, "a column is one-dimensional, and the values have the shape {actual}.").with("actual", repr_of(array.attr("shape"))), here());
   }
-  const std::string kind = nb::cast<std::string>(array.attr("dtype").attr("kind"));
+  std::string kind = nb::cast<std::string>(array.attr("dtype").attr("kind"));
+  std::vector<std::uint8_t> numbers;
+  if (kind == "O" && !has_texts(values)) {
+    array = without_none(values, numbers);
+    kind = nb::cast<std::string>(array.attr("dtype").attr("kind"));
+    if (std::ranges::find(numbers, 0) != numbers.end()) {
+      if (!present.empty()) refuse_value("pass either values that are None or the argument valid, and not both");
+      options.valid = numbers;
+    }
+  }
   if (!wanted && (kind == "O" || kind == "U" || kind == "S")) {
-    return column_of_strings(kind == "O" ? nb::object(nb::borrow(values)) : nb::object(array.attr("tolist")()), on, kind == "S" ? TypeKind::binary : TypeKind::utf8, options);
+    // NumPy turns the numbers of a list with texts into texts, so the list itself is read.
+    const bool is_array = nb::hasattr(values, "dtype");
+    return column_of_strings(is_array && kind != "O" ? nb::object(array.attr("tolist")()) : nb::object(nb::borrow(values)), on,
+                             kind == "S" ? TypeKind::binary : TypeKind::utf8, options);
   }
   if (!wanted) wanted = type_of_object(array.attr("dtype"));
   std::vector<std::uint8_t> times;
   if (kind == "M" || kind == "m") {
     // NaT is a missing value.
     if (nb::bool_(numpy().attr("isnat")(array).attr("any")())) {
-      if (!present.empty()) refuse_value("values that are NaT exclude the argument valid");
+      if (!present.empty()) refuse_value("pass either values that are NaT or the argument valid, and not both");
       times = valid_of(numpy().attr("logical_not")(numpy().attr("isnat")(array)));
       options.valid = times;
     }
@@ -378,7 +416,7 @@ void add_column(nb::module_& module) {
       .def_prop_ro("values", [](const Column& self) { return buffer_or_none(self.values()); },
                    "The values as a Buffer, for kernels; bits for booleans, bytes for texts.")
       .def_prop_ro("validity", [](Column& self) { return buffer_or_none(self.validity()); },
-                   "The validity bitmap, which may be written; the column then counts its nulls again. None if no value is missing.")
+                   "The validity bitmap, or None if no value is missing. A program may write it; the column then counts its nulls again.")
       .def_prop_ro("offsets", [](const Column& self) { return buffer_or_none(self.offsets()); }, "The offsets of texts, or None.")
       .def_prop_ro("nbytes", [](const Column& self) { return self.try_bytes().value(here()); }, "The bytes of all buffers at full capacity.")
       .def("slice", [](const Column& self, nb::handle first, nb::handle count) {
@@ -435,7 +473,7 @@ Table make_table(nb::handle schema, nb::handle columns, std::optional<std::uint6
     return Table::try_make(Schema(std::move(fields)), std::move(all), options).value();
   }
   for (const nb::handle one : nb::iter(columns)) {
-    if (!nb::isinstance<Column>(one)) refuse_type("the columns are Column objects");
+    if (!nb::isinstance<Column>(one)) refuse_type("columns must be Column objects. Make one with Column(array)");
     all.push_back(nb::cast<const Column&>(one));
   }
   return Table::try_make(schema_of_object(schema), std::move(all), options).value();

@@ -243,11 +243,11 @@ using Unified = nb::class_<PyUnified>;
 
 template <Access access>
 void add_leases(Unified& type, const char* host_name, const char* device_name, const char* what) {
-  const std::string wait = "wait : float, optional\n    Seconds to wait for a lease that conflicts; by default none.\n\n";
+  const std::string wait = "wait : float, optional\n    Seconds to wait until a conflicting lease closes. By default the call raises at once.\n\n";
   const std::string host_doc = std::string("Open a lease of the host copy. ") + what + "\n\nParameters\n----------\n" + wait +
                                "Returns\n-------\nHostLease\n    In a ``with`` statement, a NumPy array.";
   const std::string device_doc = std::string("Open a lease of the device copy. ") + what + "\n\nParameters\n----------\n" +
-                                 "stream : Stream, optional\n    The stream of the work; by default that of the device.\n" + wait +
+                                 "stream : Stream, optional\n    The stream of the work; by default the default stream of the device.\n" + wait +
                                  "Returns\n-------\nDeviceLease\n    In a ``with`` statement, a DeviceArray.";
   type.def(host_name, [](nb::object self, std::optional<double> wait) {
              return PyHostLease(std::move(self), access, wait);
@@ -490,7 +490,7 @@ void add_unified(nb::module_& module) {
                    "A writable NumPy array over the host copy. Downloads newer bytes of the device.\n\n"
                    "NumPy cannot report writes, so reading this property marks the host copy as written.");
   type.def_prop_ro("device", &PyUnified::device,
-                   "A DeviceArray over the device copy. Uploads newer bytes of the host.\n\n"
+                   "A DeviceArray over the device copy, or a NumPy array if the device is the host. Uploads newer bytes of the host.\n\n"
                    "Call mark_device_dirty() after work has written to it.");
   type.def("__array__", &asarray, nb::arg("dtype") = nb::none(), nb::arg("copy") = nb::none());
   type.def("__getitem__", [](PyUnified& self, nb::handle key) {
@@ -549,8 +549,8 @@ void add_unified(nb::module_& module) {
              without_gil([&] { return raw.try_fill(pattern, where, site); }).value();
              return self;
            }, nb::arg("value"), nb::arg("stream") = nb::none(), "Set every element to one value. Returns the buffer.\n\n"
-           "With a stream the device copy is written; without one, the copy that is up to date.");
-  type.def("copy_from", &copy_from, nb::arg("array"), "Copy elements of the same shape in; NumPy's same-kind casts are allowed.");
+           "With a stream, writes the device copy. Without one, writes the copy that is up to date.");
+  type.def("copy_from", &copy_from, nb::arg("array"), "Copy an array of the same shape into the buffer. Casts of the same kind, as in NumPy, are allowed.");
   type.def("copy_to", &copy_to, nb::arg("array"), "Copy all elements into a NumPy array.");
   type.def("to_numpy", &to_numpy, "Return an independent NumPy array with the newest bytes.");
   type.def("prefetch", [](const PyUnified& self, nb::handle stream) {

@@ -105,10 +105,11 @@ Dtypes& dtypes() {
 
 [[noreturn]] void refuse_shape(nb::handle object) {
   PyErr_Clear();
+  const bool is_array = nb::hasattr(object, "__array__") || nb::hasattr(object, "__dlpack__") || PySequence_Check(object.ptr()) != 0;
   raise(Failure(ErrorCode::type_mismatch,
-                "a shape is an integer or a sequence of integers, and not {actual}. To copy an array, make the buffer "
-                "and call copy_from(array).")
-            .with("actual", type_text(object)),
+                "a shape is an integer or a sequence of integers, and not {actual}.{advice}")
+            .with("actual", type_text(object))
+            .with("advice", is_array ? " To copy an array, call Buffer.from_numpy(array) or copy_from(array)." : ""),
         here());
 }
 
@@ -212,7 +213,13 @@ const char* format_of(DType dtype) noexcept {
 Pattern pattern_of(nb::handle value, DType dtype) {
   Pattern pattern;
   pattern.width_bytes = size_bytes(dtype);
-  if (!numpy_has(dtype)) refuse_dtype(object_of_dtype(dtype), "NumPy converts values, and has it only with ml_dtypes");
+  if (!numpy_has(dtype)) {
+    raise(Failure(ErrorCode::type_mismatch,
+                  "NumPy has no type {actual}, so a value cannot be converted. Install ml_dtypes, or fill a view of "
+                  "unsigned integers of the same size.")
+              .with("actual", repr_of(object_of_dtype(dtype))),
+          here());
+  }
   const nb::object array = numpy().attr("asarray")(value, object_of_dtype(dtype));
   if (nb::cast<std::size_t>(array.attr("size")) != 1) {
     raise(Failure(ErrorCode::shape_mismatch,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -120,7 +122,35 @@ def test_numpy_uses_leases_and_arrays_of_the_host() -> None:
 def test_reprs_name_the_limit_and_the_device() -> None:
     assert repr(tern.Budget("open", None)) == "Budget('open', limit_bytes=None, used_bytes=0)"
     pool = tern.Pool("sim")
-    assert repr(pool) == "Pool(device='sim:0')"
+    assert repr(pool) == "Pool(device='sim:0', limit_bytes=0, live_bytes=0, held_bytes=0)"
     assert repr(tern.BudgetResource(pool, tern.Budget("b", 1))) == "BudgetResource(device='sim:0')"
     strided = tern.from_dlpack(np.zeros((4, 4), "float32")[:, ::2])
     assert repr(strided) == "StridedBuffer(shape=(4, 2), strides=[4, 2], dtype=float32, device='host')"
+
+
+def test_messages_name_no_option_of_cpp() -> None:
+    root = pathlib.Path(__file__).resolve().parents[2]
+    if not (root / "src").is_dir():
+        pytest.skip("the sources of the library are not here")
+    named = set()
+    for file in (root / "src").rglob("*.cpp"):
+        for text in re.findall(r'"([^"\n]*)"', file.read_text()):
+            named.update(re.findall(r"\b[A-Z]\w+::\w+", text))
+    translated = (root / "python/src/errors.cpp").read_text()
+    # Python has no guard, so the message about it cannot appear.
+    left = {name for name in named if name not in translated} - {"UnifiedOptions::guard"}
+    assert not left
+
+
+def test_a_name_is_translated_everywhere_in_a_message() -> None:
+    x = tern.Buffer(4, "int8", "sim:0")
+    with pytest.raises(tern.Error) as caught:
+        x.to_numpy()
+    assert "::" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("shape", "helps"), [(4.0, False), (np.zeros((2, 2)), True), ("4", True)])
+def test_a_wrong_shape_names_from_numpy_where_it_helps(shape: object, helps: bool) -> None:
+    with pytest.raises(tern.TypeMismatchError) as caught:
+        tern.Buffer(shape, "int8")
+    assert ("from_numpy" in str(caught.value)) == helps

@@ -241,3 +241,36 @@ def test_leases_are_exported_too() -> None:
     kept = unified.device
     unified.free()
     assert kept.__dlpack__() is not None
+
+
+def test_from_numpy_copies_the_elements(device: tern.Device) -> None:
+    values = np.arange(6, dtype="int16").reshape(2, 3)
+    x = tern.Buffer.from_numpy(values, device, tag="grid")
+    assert (x.shape, x.dtype, x.device) == ((2, 3), np.dtype("int16"), device)
+    assert np.array_equal(x.to_numpy(), values)
+    assert x.copy_from(values + 1) is x
+    assert np.array_equal(x.to_numpy(), values + 1)
+
+
+def test_a_buffer_of_a_device_is_copied_to_a_unified_buffer(device: tern.Device) -> None:
+    source = tern.Buffer.from_numpy(np.arange(4, dtype="float32"), device)
+    unified = tern.UnifiedBuffer((4,), "float32", device=device)
+    unified.copy_from(source)
+    assert np.array_equal(unified.to_numpy(), [0, 1, 2, 3])
+
+
+def test_the_limits_of_a_pool_and_a_budget_can_change() -> None:
+    pool = tern.Pool("sim:0", limit_bytes=4 << 20)
+    budget = tern.Budget("small", 1000)
+    resource = tern.BudgetResource(pool, budget)
+    with pytest.raises(tern.OutOfBudgetError):
+        tern.Buffer(4000, "int8", resource=resource).allocate()
+    budget.set_limit(8 << 20)
+    with pytest.raises(tern.OutOfMemoryError):
+        tern.Buffer(6 << 20, "int8", resource=resource).allocate()
+    pool.set_limit(8 << 20)
+    x = tern.Buffer(6 << 20, "int8", resource=resource).allocate()
+    assert (pool.limit_bytes, budget.limit_bytes) == (8 << 20, 8 << 20)
+    assert f"limit_bytes={8 << 20}, live_bytes={x.nbytes}" in repr(pool)
+    budget.set_limit(None)
+    assert budget.limit_bytes is None

@@ -571,3 +571,27 @@ def test_text_is_checked_on_request() -> None:
     assert len(tern.from_arrow(bad)) == 1
     with pytest.raises(BufferError):
         tern.from_arrow(bad, checks_text=True)
+
+
+# --- Lists with None
+
+
+def test_a_list_of_numbers_with_none_has_missing_values(device: tern.Device) -> None:
+    column = Column([1, 2, None], device=device)
+    assert column.type == LogicalType("int64")
+    assert column.to_pylist() == [1, 2, None]
+    assert Column([1.5, None], device=device).to_pylist() == [1.5, None]
+    assert Column([None, True], "bool", device=device).to_pylist() == [None, True]
+    assert Column([1, None], "int16", device=device).to_pylist() == [1, None]
+    assert Column([None, None], device=device).to_pylist() == [None, None]
+
+
+def test_none_and_valid_exclude_each_other(device: tern.Device) -> None:
+    with pytest.raises(tern.InvalidArgumentError, match="and not both"):
+        Column([1, None], device=device, valid=[True, True])
+
+
+def test_a_list_of_texts_and_numbers_is_refused(device: tern.Device) -> None:
+    with pytest.raises(tern.TypeMismatchError, match="no value 1"):
+        Column([1, "a"], device=device)
+    assert Column(np.array(["1", "a"]), device=device).to_pylist() == ["1", "a"]

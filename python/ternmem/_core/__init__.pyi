@@ -88,7 +88,7 @@ class Device:
 
     def activity(self) -> dict[str, typing.Any]:
         """
-        Return how often events were recorded, streams and the host waited, and kernels ran.
+        Return counts of recorded events, stream waits, host waits and kernel launches.
         """
 
     def __eq__(self, arg: object, /) -> bool: ...
@@ -274,7 +274,7 @@ def from_dlpack(x: object, *, device: object | None = None, copy: object | None 
     x : object
         With ``__dlpack__`` and ``__dlpack_device__``, such as an array of NumPy, CuPy, JAX or torch.
     device : Device, optional
-        The simulated device of the memory, if there are several.
+        The simulated device that owns the memory; needed only if several are open.
     copy : bool, optional
         True always copies. False raises CopyRequiredError if a copy is needed.
 
@@ -326,6 +326,17 @@ class Pool(Resource):
 
     def __init__(self, device: object | None = None, *, limit_bytes: int = 0, initial_bytes: int = 0, kind: str = 'device') -> None: ...
 
+    def set_limit(self, limit_bytes: int) -> None:
+        """
+        Change the most memory that the pool holds; 0 for no limit. Returns memory above it to the driver.
+        """
+
+    @property
+    def limit_bytes(self) -> int:
+        """The most memory that the pool holds; 0 for no limit."""
+
+    def __repr__(self) -> str: ...
+
     @property
     def pool_statistics(self) -> dict[str, typing.Any]:
         """
@@ -362,6 +373,9 @@ class Budget:
     @property
     def limit_bytes(self) -> int | None:
         """The limit, or None if there is none."""
+
+    def set_limit(self, limit_bytes: int | None) -> None:
+        """Change the limit; None for none. What is charged stays charged."""
 
     @property
     def used_bytes(self) -> int:
@@ -470,6 +484,24 @@ class Buffer:
 
     def __init__(self, shape: object, dtype: object | None = None, device: object | None = None, *, kind: str = 'device', contents: str = 'uninitialized', tag: str | None = None, resource: Resource | None = None) -> None: ...
 
+    @staticmethod
+    def from_numpy(array: object, device: object | None = None, *, tag: object | None = None) -> typing.Any:
+        """
+        Make a buffer with the shape, the dtype and the elements of an array.
+
+        Parameters
+        ----------
+        array : array-like
+        device : Device or str, optional
+            By default the current device.
+        tag : str, optional
+            A name for reports.
+
+        Returns
+        -------
+        Buffer
+        """
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The extents."""
@@ -525,9 +557,9 @@ class Buffer:
     def allocate(self, stream: object | None = None) -> typing.Self:
         """Allocate the memory now. Returns the buffer."""
 
-    def copy_from(self, source: object, stream: object | None = None) -> None:
+    def copy_from(self, source: object, stream: object | None = None) -> typing.Any:
         """
-        Copy all elements in, from an array or from another Buffer.
+        Copy all elements of an array or a Buffer into this buffer. Returns the buffer.
 
         A copy from a Buffer is queued on the stream; from an array the host waits.
         """
@@ -749,7 +781,7 @@ class UnifiedBuffer:
     @property
     def device(self) -> typing.Any:
         """
-        A DeviceArray over the device copy. Uploads newer bytes of the host.
+        A DeviceArray over the device copy, or a NumPy array if the device is the host. Uploads newer bytes of the host.
 
         Call mark_device_dirty() after work has written to it.
         """
@@ -767,7 +799,7 @@ class UnifiedBuffer:
         Parameters
         ----------
         wait : float, optional
-            Seconds to wait for a lease that conflicts; by default none.
+            Seconds to wait until a conflicting lease closes. By default the call raises at once.
 
         Returns
         -------
@@ -782,9 +814,9 @@ class UnifiedBuffer:
         Parameters
         ----------
         stream : Stream, optional
-            The stream of the work; by default that of the device.
+            The stream of the work; by default the default stream of the device.
         wait : float, optional
-            Seconds to wait for a lease that conflicts; by default none.
+            Seconds to wait until a conflicting lease closes. By default the call raises at once.
 
         Returns
         -------
@@ -799,7 +831,7 @@ class UnifiedBuffer:
         Parameters
         ----------
         wait : float, optional
-            Seconds to wait for a lease that conflicts; by default none.
+            Seconds to wait until a conflicting lease closes. By default the call raises at once.
 
         Returns
         -------
@@ -814,9 +846,9 @@ class UnifiedBuffer:
         Parameters
         ----------
         stream : Stream, optional
-            The stream of the work; by default that of the device.
+            The stream of the work; by default the default stream of the device.
         wait : float, optional
-            Seconds to wait for a lease that conflicts; by default none.
+            Seconds to wait until a conflicting lease closes. By default the call raises at once.
 
         Returns
         -------
@@ -831,7 +863,7 @@ class UnifiedBuffer:
         Parameters
         ----------
         wait : float, optional
-            Seconds to wait for a lease that conflicts; by default none.
+            Seconds to wait until a conflicting lease closes. By default the call raises at once.
 
         Returns
         -------
@@ -846,9 +878,9 @@ class UnifiedBuffer:
         Parameters
         ----------
         stream : Stream, optional
-            The stream of the work; by default that of the device.
+            The stream of the work; by default the default stream of the device.
         wait : float, optional
-            Seconds to wait for a lease that conflicts; by default none.
+            Seconds to wait until a conflicting lease closes. By default the call raises at once.
 
         Returns
         -------
@@ -888,12 +920,12 @@ class UnifiedBuffer:
         """
         Set every element to one value. Returns the buffer.
 
-        With a stream the device copy is written; without one, the copy that is up to date.
+        With a stream, writes the device copy. Without one, writes the copy that is up to date.
         """
 
     def copy_from(self, array: object) -> None:
         """
-        Copy elements of the same shape in; NumPy's same-kind casts are allowed.
+        Copy an array of the same shape into the buffer. Casts of the same kind, as in NumPy, are allowed.
         """
 
     def copy_to(self, array: object) -> None:
@@ -1978,7 +2010,7 @@ class Column:
     @property
     def validity(self) -> typing.Any:
         """
-        The validity bitmap, which may be written; the column then counts its nulls again. None if no value is missing.
+        The validity bitmap, or None if no value is missing. A program may write it; the column then counts its nulls again.
         """
 
     @property
@@ -2224,17 +2256,17 @@ def transfer_counts_of_other_tags() -> TransferCounts:
 
 def transfer_gate_statistics() -> dict[str, typing.Any]:
     """
-    Return what all gates of all threads have refused or counted, and the latest line that read.
+    Return the copies that all gates refused or counted, and the Python line of the latest one.
     """
 
 def deferred_frees() -> dict[str, typing.Any]:
     """
-    Return how much memory has no handle any more and could not be freed yet, as ``{'count', 'bytes'}``.
+    Return the number and the bytes of blocks whose buffers are deleted but whose memory is still in use.
     """
 
 def reclaim_deferred() -> dict[str, typing.Any]:
     """
-    Free memory without handles whose uses are done. Returns what is left. Never waits.
+    Free memory of deleted buffers that no work uses any more. Does not wait. Returns what is left.
     """
 
 def reclaim_exported() -> dict[str, typing.Any]:
@@ -2418,7 +2450,9 @@ class LaunchRecorder:
     def __exit__(self, type: object | None = None, value: object | None = None, traceback: object | None = None) -> None: ...
 
 def launch_statistics() -> dict[str, typing.Any]:
-    """Return how many recorders ended without a commit, as ``{'dropped'}``."""
+    """
+    Return ``{'dropped': n}``: the number of recorders that ended without commit().
+    """
 
 __version__: str
 
