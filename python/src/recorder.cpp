@@ -143,7 +143,7 @@ void add_recorder(nb::module_& module) {
                          "need, and later uses wait for what was submitted in the block.\n\n"
                          ">>> with tern.LaunchRecorder(stream, tern.in_(x), tern.inout(y)) as (a, b):  # doctest: +SKIP\n"
                          "...     kernel(a, b)\n\n"
-                         "If the block raises, the memory counts as used and not as written.\n\n"
+                         "If the block raises, later work still waits for the block, and a Buffer does not count as written.\n\n"
                          "Parameters\n----------\nstream : Stream, int, or an object with ``__cuda_stream__``\n"
                          "    The stream of the launches; None for the default stream.\n"
                          "*uses : Use\n    in_(x), out(x) or inout(x).\n"

@@ -62,23 +62,29 @@ _core.Budget._repr_html_ = _budget_html  # type: ignore[attr-defined]
 _core.Pool._repr_html_ = _pool_html  # type: ignore[attr-defined]
 
 
-def memory_summary() -> str:
-    """Return what the devices in use hold, and what unified buffers have copied."""
-    lines = []
-    device = _core.current_device()
-    memory = device.memory()
-    lines.append(
-        f"{device.spec}: {format_bytes(memory.total_bytes - memory.free_bytes)} of "
-        f"{format_bytes(memory.total_bytes)} in use ({device.name})"
-    )
-    pool = _core.default_resource(device).statistics
-    lines.append(
-        f"  default pool: {format_bytes(pool['live_bytes'])} live in {pool['live_blocks']} blocks, "
-        f"{format_bytes(pool['reserved_bytes'])} held, peak {format_bytes(pool['peak_live_bytes'])}"
-    )
+def memory_summary(device: _core.Device | str | None = None) -> str:
+    """Return what a device holds, and what all unified buffers have copied, as text.
+
+    Parameters
+    ----------
+    device : Device or str, optional
+        By default the current device.
+
+    Returns
+    -------
+    str
+        Three lines: the memory of the device, its default resource, and the copies of unified buffers.
+    """
+    resource = _core.default_resource(device)
+    memory = resource.device.memory()
+    held = resource.statistics
     moved = _core.unified_totals()
-    lines.append(
-        f"  unified buffers copied {format_bytes(moved['to_device']['bytes'])} to devices and "
-        f"{format_bytes(moved['to_host']['bytes'])} to the host"
-    )
-    return "\n".join(lines)
+    return "\n".join((
+        f"{resource.device.spec}: {format_bytes(memory.total_bytes - memory.free_bytes)} of "
+        f"{format_bytes(memory.total_bytes)} in use ({resource.device.name})",
+        f"  default resource '{resource.name}': {format_bytes(held['live_bytes'])} live in "
+        f"{held['live_blocks']} blocks, {format_bytes(held['reserved_bytes'])} held, "
+        f"peak {format_bytes(held['peak_live_bytes'])}",
+        f"all unified buffers copied {format_bytes(moved['to_device']['bytes'])} to devices and "
+        f"{format_bytes(moved['to_host']['bytes'])} to the host",
+    ))

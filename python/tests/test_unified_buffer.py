@@ -296,8 +296,28 @@ def test_what_it_says_about_itself(device: tern.Device) -> None:
     assert "<table>" in buffer._repr_html_()
     assert device.spec in buffer._repr_html_()
     assert "nbytes=24)" in repr(buffer)
-    assert "default pool" in tern.memory_summary()
     UnifiedBuffer[np.float32]  # type: ignore[misc]  # for annotations
+
+
+def test_memory_summary_names_the_device_and_its_default_resource(device: tern.Device) -> None:
+    previous = tern.default_resource(device)
+    assert f"default resource '{previous.name}': " in tern.memory_summary(device)
+    tern.set_default_resource(tern.BudgetResource(tern.Pool(device), tern.Budget("summary", 1 << 20)))
+    try:
+        buffer = tern.Buffer(1000, "uint8", device).allocate()
+        lines = tern.memory_summary(device).splitlines()
+        assert lines[0].startswith(f"{device.spec}: ")
+        assert device.name in lines[0]
+        assert lines[1].startswith("  default resource 'budget(pool)': ")
+        assert "live in 1 blocks" in lines[1]
+        assert lines[2].startswith("all unified buffers copied ")
+        del buffer
+    finally:
+        tern.set_default_resource(previous)
+    assert tern.memory_summary("host").startswith("host: ")
+    assert tern.memory_summary().startswith(f"{tern.current_device().spec}: ")
+    with pytest.raises(TypeError, match="a device is"):
+        tern.memory_summary(3.5)  # type: ignore[arg-type]
 
 
 # --- Leases, and arrays that outlive them

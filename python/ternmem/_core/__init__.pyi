@@ -2414,7 +2414,7 @@ class LaunchRecorder:
     >>> with tern.LaunchRecorder(stream, tern.in_(x), tern.inout(y)) as (a, b):  # doctest: +SKIP
     ...     kernel(a, b)
 
-    If the block raises, the memory counts as used and not as written.
+    If the block raises, later work still waits for the block, and a Buffer does not count as written.
 
     Parameters
     ----------
