@@ -9,6 +9,8 @@
 
 #include <mutex>
 
+#include "collected.hpp"
+#include "places.hpp"
 #include "interrupts.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/device/event.hpp"
@@ -52,6 +54,7 @@ Device device_of_number(std::int64_t number) {
 }
 
 nb::object open_handle(const PyStream& stream) {
+  const StreamShare share = stream.share();
   return nb::int_(released([&] { return stream.get().try_native(); }).value(here()).value);
 }
 
@@ -111,7 +114,8 @@ void add_device_class(nb::module_& module) {
       .def("memory", [](const Device& self) {
              return without_gil([&] { return self.try_memory(); }).value(here());
            }, "Return the free and total bytes of device memory now.")
-      .def("allocate", [](const Device& self, std::size_t bytes) {
+      .def("allocate", [](const Device& self, nb::handle size) {
+             const std::size_t bytes = size_of_object(size, "bytes");
              const CallSite site = here();
              const Result<void*> made = without_gil([&] { return self.try_allocate(MemoryKind::device, bytes, {.site = site}); });
              return reinterpret_cast<std::uintptr_t>(made.value());
@@ -184,6 +188,13 @@ void add_device_class(nb::module_& module) {
              "Return the device of calls that name no device.");
 }
 
+/// Calls body(stream) without the interpreter lock. The stream does not end meanwhile.
+template <class Body>
+auto on_stream(const PyStream& self, Body&& body) {
+  const StreamShare share = self.share();
+  return without_gil([&] { return body(self.get()); });
+}
+
 void add_order_classes(nb::module_& module) {
   module.def("copy_mark", [](const Device& device) {
         const StreamRef stream = released([&] { return device.try_copy_stream(); }).value(here());
@@ -225,7 +236,7 @@ void add_order_classes(nb::module_& module) {
       .def("elapsed_ns", [](const Event& self, const Event& start) {
              return released([&] { return self.try_elapsed_ns(start); }).value(here());
            }, nb::arg("start"), "Return the nanoseconds from another event to this one. Both need ``timing=True``.");
-  nb::class_<PyStream>(module, "Stream",
+  nb::class_<PyStream>(module, "Stream", nb::type_slots(Collected<PyStream>::slots),
                        "A queue of work of a device. Work of one stream runs in order.\n\n"
                        "Close it, or use it in a ``with`` statement; work that was submitted still completes.\n\n"
                        "Parameters\n----------\n"
@@ -243,48 +254,44 @@ void add_order_classes(nb::module_& module) {
       .def_prop_ro("name", [](const PyStream& self) { return self.get().name(); }, "The name for reports.")
       .def_prop_ro("handle", &open_handle, "The driver's handle.")
       .def("__cuda_stream__", [](const PyStream& self) { return nb::make_tuple(0, open_handle(self)); })
-      .def("mark", [](const PyStream& self) { return self.get().try_mark().value(here()); },
+      .def("mark", [](const PyStream& self) { return on_stream(self, [](StreamRef on) { return on.try_mark(); }).value(here()); },
            "Return a mark for everything submitted so far.")
       .def("wait", [](const PyStream& self, nb::handle for_what) {
              const CallSite site = here();
              if (nb::isinstance<Mark>(for_what)) {
                const Mark mark = nb::cast<Mark>(for_what);
-               return without_gil([&] { return self.get().try_wait(mark, site); }).value();
+               return on_stream(self, [&](StreamRef on) { return on.try_wait(mark, site); }).value();
              }
              if (nb::isinstance<Event>(for_what)) {
                const Event& event = nb::cast<const Event&>(for_what);
-               return without_gil([&] { return self.get().try_wait(event, site); }).value();
+               return on_stream(self, [&](StreamRef on) { return on.try_wait(event, site); }).value();
              }
              const StreamArgument other(for_what, self.device());
              const Mark mark = other.get().try_mark().value(site);
-             without_gil([&] { return self.get().try_wait(mark, site); }).value();
+             on_stream(self, [&](StreamRef on) { return on.try_wait(mark, site); }).value();
            }, nb::arg("for_what"),
            "Make later work of this stream start after a mark, an event or the work of another stream.")
       .def("record", [](const PyStream& self, Event& event) {
              const CallSite site = here();
-             without_gil([&] { return self.get().try_record(event, site); }).value();
+             on_stream(self, [&](StreamRef on) { return on.try_record(event, site); }).value();
            }, nb::arg("event"), "Record an event: it covers everything submitted so far.")
       .def("copy_bytes", [](const PyStream& self, std::uintptr_t destination, std::uintptr_t source, std::size_t bytes) {
              const CallSite site = here();
-             without_gil([&] {
-               return self.get().try_copy(reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source), bytes, site);
-             }).value();
+             on_stream(self, [&](StreamRef on) { return on.try_copy(reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source), bytes, site); }).value();
            }, nb::arg("destination"), nb::arg("source"), nb::arg("bytes"),
            "Queue a copy between addresses. The program orders it, not Tern.")
       .def("fill_bytes", [](const PyStream& self, std::uintptr_t destination, std::size_t bytes, std::uint8_t value) {
              const CallSite site = here();
              Pattern pattern;
              pattern.bytes[0] = std::byte{value};
-             without_gil([&] {
-               return self.get().try_fill_bytes(reinterpret_cast<void*>(destination), bytes, pattern, site);
-             }).value();
+             on_stream(self, [&](StreamRef on) { return on.try_fill_bytes(reinterpret_cast<void*>(destination), bytes, pattern, site); }).value();
            }, nb::arg("destination"), nb::arg("bytes"), nb::arg("value"),
            "Queue a fill at an address. The program orders it, not Tern.")
       .def_prop_ro("is_idle", [](const PyStream& self) {
-             return without_gil([&] { return self.get().try_is_idle(); }).value(here());
+             return on_stream(self, [&](StreamRef on) { return on.try_is_idle(); }).value(here());
            }, "Whether all submitted work is complete. Does not wait.")
       .def("synchronize", [](const PyStream& self) {
-             wait_for(self.get().try_mark().value(here()));
+             wait_for(on_stream(self, [](StreamRef on) { return on.try_mark(); }).value(here()));
            }, "Wait until all work submitted so far is complete. Ctrl-C ends the wait.")
       .def("close", &PyStream::close, "End the stream. Work that was submitted still completes.")
       .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
@@ -314,7 +321,7 @@ Result<bool> wait_for_a_while(Mark mark) noexcept {
 PyStream::PyStream(const Device& device) : device_(device), ref_(device.default_stream()) {}
 
 PyStream::PyStream(const Device& device, const StreamOptions& options)
-    : device_(device), owned_(released([&] { return Stream::try_make(device, options); }).value(here())), ref_(owned_) {}
+    : device_(device), owned_(released([&] { return Stream::try_make(device, options); }).value(here())), ref_(owned_.get()) {}
 
 PyStream::PyStream(nb::handle object, const Device& device) : device_(device) {
   if (nb::isinstance<PyStream>(object)) {
@@ -344,27 +351,35 @@ PyStream::PyStream(nb::handle object, const Device& device) : device_(device) {
           here());
   }
   const std::uintptr_t value = nb::cast<std::uintptr_t>(handle);
-  owned_ = released([&] { return Stream::try_borrow(device, NativeStream{value}); }).value(here());
-  ref_ = owned_;
+  owned_ = StreamShare(released([&] { return Stream::try_borrow(device, NativeStream{value}); }).value(here()));
+  ref_ = owned_.get();
 }
 
-PyStream::~PyStream() { release(owned_); }
+StreamShare PyStream::share() const {
+  if (is_closed_) {
+    raise(Failure(ErrorCode::stream_misuse, "the stream was closed. Make a new one."), here());
+  }
+  return owned_;
+}
 
-void PyStream::close() {
-  Stream ended = std::move(owned_);
-  without_gil([&] { ended = Stream(); });
+void PyStream::close() noexcept {
+  if (!owned_) return;
+  is_closed_ = true;
+  const StreamShare ended = std::move(owned_);
 }
 
 StreamArgument::StreamArgument(nb::handle object, const Device& device) {
   if (object.is_none()) {
     ref_ = device.default_stream();
   } else if (nb::isinstance<PyStream>(object)) {
-    ref_ = nb::cast<const PyStream&>(object).get();
+    const auto& stream = nb::cast<const PyStream&>(object);
+    share_ = stream.share();
+    ref_ = stream.get();
     owner_ = nb::borrow(object);
   } else {
-    PyStream made(object, device);
+    const PyStream made(object, device);
+    share_ = made.share();
     ref_ = made.get();
-    borrowed_ = made.take();
     owner_ = nb::borrow(object);
   }
 }

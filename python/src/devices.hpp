@@ -22,18 +22,23 @@ class PyStream {
 
   PyStream(PyStream&&) = default;
   PyStream& operator=(PyStream&&) = default;
-  ~PyStream();
 
   [[nodiscard]] StreamRef get() const noexcept { return ref_; }
   [[nodiscard]] const Device& device() const noexcept { return device_; }
-  [[nodiscard]] Stream take() noexcept { return std::move(owned_); }
-  void close();
+  /// A share of the stream for the time of a call. Raises StreamMisuseError if the stream was closed.
+  [[nodiscard]] StreamShare share() const;
+  void close() noexcept;
+  template <class Visit>
+  friend void visit_objects(const PyStream& self, Visit visit) {
+    visit(self.owner_);
+  }
 
  private:
   Device device_;
-  Stream owned_;
+  StreamShare owned_;
   nb::object owner_;  // of a borrowed stream
   StreamRef ref_;
+  bool is_closed_ = false;
 };
 
 /// Waits for at most 50 ms. Returns whether the mark is done.

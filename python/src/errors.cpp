@@ -192,7 +192,7 @@ std::string python_text(std::string text) {
 nb::object object_of(const Failure::Field& field) {
   switch (field.unit) {
     case Unit::text:
-      return nb::str(field.text.data(), field.text.size());
+      return message_of(field.text);
     case Unit::signed_count:
       return nb::int_(static_cast<std::int64_t>(field.number));
     default:
@@ -205,7 +205,7 @@ nb::object object_of(const Failure::Field& field) {
 void raise_in_python(const Error& error) {
   const Failure& failure = error.failure();
   PyObject* const type = classes[static_cast<std::size_t>(failure.code())];
-  const nb::object made = nb::borrow(type)(nb::str(python_text(std::string(error.text())).c_str()));
+  const nb::object made = nb::borrow(type)(message_of(python_text(std::string(error.text()))));
   for (std::size_t i = 0; i < failure.field_count(); ++i) {
     const Failure::Field field = failure.field(i);
     const std::string name(field.name);

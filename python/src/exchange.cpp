@@ -53,7 +53,7 @@ void release_legacy(PyObject* capsule) { release_unused<abi::DLManagedTensor>(ca
 
 bool wants_version(nb::handle max_version) {
   if (max_version.is_none()) return false;
-  if (!nb::isinstance<nb::tuple>(max_version) || nb::len(max_version) != 2) {
+  if (!nb::isinstance<nb::tuple>(max_version) || PyTuple_Size(max_version.ptr()) != 2) {
     refuse_value("max_version is a tuple of two integers");
   }
   const nb::object major = max_version[0], minor = max_version[1];
@@ -234,7 +234,7 @@ nb::object export_dlpack(const Exported& exported, nb::handle stream, nb::handle
   std::optional<abi::DLDevice> retagged;
   bool to_host = false;
   if (!dl_device.is_none()) {
-    if (!nb::isinstance<nb::tuple>(dl_device) || nb::len(dl_device) != 2) {
+    if (!nb::isinstance<nb::tuple>(dl_device) || PyTuple_Size(dl_device.ptr()) != 2) {
       refuse_value("dl_device is a tuple of two integers");
     }
     const int type = nb::cast<int>(index_of(nb::object(dl_device[0]), "dl_device is a tuple of two integers"));

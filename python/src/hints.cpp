@@ -20,7 +20,6 @@
 
 TERN_RELEASE_HANDLE(tern::Hints)
 TERN_RELEASE_HANDLE(tern::HintUndo)
-TERN_RELEASE_HANDLE(tern::PrefetchPlan)
 
 namespace tern::python {
 namespace {
@@ -217,43 +216,70 @@ void add_hints_class(nb::module_& module) {
            "Discard the bytes and move the empty pages to a place. Returns a HintReport.");
 }
 
-void add_to_plan(PrefetchPlan& plan, nb::handle memory, nb::handle place, nb::handle range) {
+/// A plan that several threads may use. Its mutex is taken without the interpreter lock.
+class PyPlan {
+ public:
+  PyPlan() = default;
+  explicit PyPlan(PrefetchPlan plan) : plan_(std::move(plan)) {}
+  PyPlan(PyPlan&&) = default;
+  ~PyPlan() { release(plan_); }
+
+  /// Returns body(plan), which must not touch Python objects.
+  template <class Body>
+  auto use(Body&& body) {
+    return without_gil([&] {
+      const std::lock_guard lock(*mutex_);
+      return body(plan_);
+    });
+  }
+
+ private:
+  PrefetchPlan plan_;
+  std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();
+};
+
+void add_to_plan(PyPlan& plan, nb::handle memory, nb::handle place, nb::handle range) {
   const CallSite site = here();
   const Place where = place_of_object(place);
   const auto bytes = range_of_object(range);
   if (nb::isinstance<PyUnified>(memory)) {
     const RawUnified& raw = nb::cast<const PyUnified&>(memory).raw();
-    without_gil([&] { return plan.try_add(raw, where, bytes, site); }).value();
+    plan.use([&](PrefetchPlan& with) { return with.try_add(raw, where, bytes, site); }).value();
     return;
   }
   const Buffer buffer = managed_of_object(memory);
-  without_gil([&] { return plan.try_add(buffer, where, bytes, site); }).value();
+  plan.use([&](PrefetchPlan& with) { return with.try_add(buffer, where, bytes, site); }).value();
 }
 
-PrefetchPlan::Report execute(const PrefetchPlan& plan, nb::handle stream, bool strict) {
+PrefetchPlan::Report execute(PyPlan& plan, nb::handle stream, bool strict) {
   const CallSite site = here();
   const HintOptions options{.strict = strict};
   if (!nb::isinstance<nb::list>(stream) && !nb::isinstance<nb::tuple>(stream)) {
     if (stream.is_none()) {
       // None names a stream only with the device, which the first entry knows.
-      if (plan.empty()) return {};
-      const StreamArgument on(stream, plan.entries().front().target->device());
-      return without_gil([&] { return plan.try_execute(on.get(), options, site); }).value();
+      const std::optional<Device> device = plan.use([](const PrefetchPlan& with) {
+        return with.empty() ? std::optional<Device>() : std::optional<Device>(with.entries().front().target->device());
+      });
+      if (!device) return {};
+      const StreamArgument on(stream, *device);
+      return plan.use([&](const PrefetchPlan& with) { return with.try_execute(on.get(), options, site); }).value();
     }
     const StreamArgument on(stream, device_of_object(nb::none()));
-    return without_gil([&] { return plan.try_execute(on.get(), options, site); }).value();
+    return plan.use([&](const PrefetchPlan& with) { return with.try_execute(on.get(), options, site); }).value();
   }
+  std::vector<StreamShare> shares;
   std::vector<StreamRef> streams;
   for (const nb::handle one : nb::iter(stream)) {
     if (!nb::isinstance<PyStream>(one)) refuse_type("streams are ternmem.Stream objects");
+    shares.push_back(nb::cast<const PyStream&>(one).share());
     streams.push_back(nb::cast<const PyStream&>(one).get());
   }
-  return without_gil([&] { return plan.try_execute(streams, options, site); }).value();
+  return plan.use([&](const PrefetchPlan& with) { return with.try_execute(streams, options, site); }).value();
 }
 
 void add_plan(nb::module_& module) {
-  nb::class_<PrefetchPlan> type(module, "PrefetchPlan",
-                                "A list of memory and the places that it should move to. Made once, executed any number of times.");
+  nb::class_<PyPlan> type(module, "PrefetchPlan",
+                          "A list of memory and the places that it should move to. Made once, executed any number of times.");
   nb::class_<PrefetchPlan::Report>(type, "Report", "What an execution did, counted in entries.")
       .def_ro("sent", &PrefetchPlan::Report::sent, "Entries that were sent.")
       .def_ro("skipped", &PrefetchPlan::Report::skipped, "Entries of which nothing had to move, or that the device does not support.")
@@ -263,7 +289,7 @@ void add_plan(nb::module_& module) {
       });
   type.def(nb::init<>());
   type.def("add", [](nb::object self, nb::handle memory, nb::handle place, nb::handle range) {
-             add_to_plan(nb::cast<PrefetchPlan&>(self), memory, place, range);
+             add_to_plan(nb::cast<PyPlan&>(self), memory, place, range);
              return self;
            }, nb::arg("memory"), nb::arg("place"), nb::arg("range") = nb::none(),
            nb::sig("def add(self, memory: object, place: object, range: object | None = None) -> PrefetchPlan"),
@@ -271,28 +297,35 @@ void add_plan(nb::module_& module) {
            "Parameters\n----------\nmemory : ManagedBuffer, Buffer or UnifiedBuffer\nplace : str or Device\n"
            "range : tuple of int, optional\n    (offset_bytes, bytes); by default all bytes.\n\n"
            "Returns\n-------\nPrefetchPlan\n    The plan itself.");
-  type.def("__len__", &PrefetchPlan::size);
-  type.def_prop_ro("entries", [](const PrefetchPlan& self) {
-    std::vector<std::string> made;
-    for (const PrefetchEntry& entry : self.entries()) made.push_back(entry.text());
-    return made;
+  type.def("__len__", [](PyPlan& self) { return self.use([](const PrefetchPlan& plan) { return plan.size(); }); });
+  type.def_prop_ro("entries", [](PyPlan& self) {
+    return self.use([](const PrefetchPlan& plan) {
+      std::vector<std::string> made;
+      for (const PrefetchEntry& entry : plan.entries()) made.push_back(entry.text());
+      return made;
+    });
   }, "One line of text for each entry, in the order of adding.");
-  type.def("merged", &PrefetchPlan::merged, "Return an equivalent plan with as few entries as possible.");
-  type.def_prop_ro("peaks", [](const PrefetchPlan& self) {
+  type.def("merged", [](PyPlan& self) { return PyPlan(self.use([](const PrefetchPlan& plan) { return plan.merged(); })); },
+           "Return an equivalent plan with as few entries as possible.");
+  type.def_prop_ro("peaks", [](PyPlan& self) {
     nb::dict made;
-    for (const auto& [place, bytes] : self.peaks()) made[object_of_place(place)] = bytes;
+    for (const auto& [place, bytes] : self.use([](const PrefetchPlan& plan) { return plan.peaks(); })) made[object_of_place(place)] = bytes;
     return made;
   }, "The largest number of bytes that the plan has at each place at one time, by place.");
-  type.def("check", [](const PrefetchPlan& self, nb::handle place, const Budget& budget) {
-             return self.try_check(place_of_object(place), budget, here()).value();
+  type.def("check", [](PyPlan& self, nb::handle place, const Budget& budget) {
+             const Place where = place_of_object(place);
+             const CallSite site = here();
+             return self.use([&](const PrefetchPlan& plan) { return plan.try_check(where, budget, site); }).value();
            }, nb::arg("place"), nb::arg("budget"), "Return the peak at a place, or raise OutOfBudgetError if it does not fit into the budget.");
   type.def("execute", &execute, nb::arg("stream") = nb::none(), nb::kw_only(), nb::arg("strict") = false,
            "Queue all prefetches.\n\n"
            "Parameters\n----------\nstream : Stream or list of Stream, optional\n    One stream, or one for each device.\n"
            "strict : bool\n    Raise UnsupportedError for an entry that the device does not support.\n\n"
            "Returns\n-------\nPrefetchPlan.Report");
-  type.def("__str__", &PrefetchPlan::text);
-  type.def("__repr__", [](const PrefetchPlan& self) { return nb::str("PrefetchPlan of {} entries").format(self.size()); });
+  type.def("__str__", [](PyPlan& self) { return self.use([](const PrefetchPlan& plan) { return plan.text(); }); });
+  type.def("__repr__", [](PyPlan& self) {
+    return nb::str("PrefetchPlan of {} entries").format(self.use([](const PrefetchPlan& plan) { return plan.size(); }));
+  });
 }
 
 }  // namespace

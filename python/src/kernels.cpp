@@ -17,6 +17,7 @@
 
 #include "arrays.hpp"
 #include "devices.hpp"
+#include "collected.hpp"
 #include "launches.hpp"
 #include "managed.hpp"
 #include "places.hpp"
@@ -278,6 +279,7 @@ class PyKernel {
     }
     launch->site = site;
     launch->device = kernel_.device().id();
+    launch->is_on_host = kernel_.device().info().is_host;
     launch->stream = stream.id();
     const std::uint64_t number = function_->add(std::move(launch));
     packed.push_back(LaunchArgument::of_value(number));
@@ -299,6 +301,12 @@ class PyKernel {
 
   Kernel kernel_;
   std::shared_ptr<PythonKernel> function_;
+
+  /// While a launch is pending, it shares the function.
+  template <class Visit>
+  friend void visit_objects(const PyKernel& self, Visit visit) {
+    if (self.function_.use_count() == 1) visit(self.function_->function());
+  }
 };
 
 PyKernel from_function(nb::handle device, nb::object function, const std::optional<std::string>& name) {
@@ -359,7 +367,7 @@ nb::dict info_of(const PyKernel& self) {
 }
 
 void add_uses(nb::module_& module) {
-  nb::class_<Use>(module, "Use", "Memory together with what a kernel does to it. Made by :func:`in_`, :func:`out` and :func:`inout`.")
+  nb::class_<Use>(module, "Use", nb::type_slots(Collected<Use>::slots), "Memory together with what a kernel does to it. Made by :func:`in_`, :func:`out` and :func:`inout`.")
       .def_prop_ro("memory", [](const Use& self) { return self.memory; }, "The Buffer, UnifiedBuffer or ManagedBuffer.")
       .def_prop_ro("access", [](const Use& self) { return name_of(self.access); }, "``'in_'``, ``'out'`` or ``'inout'``.")
       .def("__repr__", [](const Use& self) { return nb::str("{}({})").format(name_of(self.access), nb::repr(self.memory)); });
@@ -400,7 +408,7 @@ void add_uses(nb::module_& module) {
 void add_kernels(nb::module_& module) {
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(&end_launches));
   add_uses(module);
-  nb::class_<PyKernel>(module, "Kernel",
+  nb::class_<PyKernel>(module, "Kernel", nb::type_slots(Collected<PyKernel>::slots),
                        "Code that runs on a device. Each launch declares what the kernel does with its arguments.\n\n"
                        "Make one with :meth:`from_function`, :meth:`from_source` or :meth:`from_image`.")
       .def_static("from_function", &from_function, nb::arg("device"), nb::arg("function"), nb::arg("name") = nb::none(),

@@ -23,6 +23,11 @@ namespace tern::python {
 extern std::atomic<int> kept_things;
 /// Whether this thread runs a kernel that is a Python function.
 extern thread_local bool is_in_kernel;
+/// Whether that kernel runs on the host. A call that waits for its stream would never return. The simulated device reports
+/// such calls itself.
+extern thread_local bool is_in_host_kernel;
+/// Raises StreamMisuseError.
+[[noreturn]] void refuse_in_kernel();
 
 /// Releases the kept handles. Then raises a kept exception of this thread, of the device or of the
 /// stream, if there is one. Holds the interpreter lock.

@@ -69,6 +69,14 @@ nb::object array_of(const FunctionArgument& argument, void* address, const std::
 
 std::atomic<int> kept_things = 0;
 thread_local bool is_in_kernel = false;
+thread_local bool is_in_host_kernel = false;
+
+void refuse_in_kernel() {
+  raise(Failure(ErrorCode::stream_misuse,
+                "a kernel function called Tern. Its stream runs nothing else meanwhile, so a wait would never end. Use "
+                "only the arrays that the function gets."),
+        here());
+}
 
 void keep_handle(std::shared_ptr<void> handle) noexcept try {
   const std::lock_guard lock(kept_mutex);
@@ -170,6 +178,7 @@ void PythonKernel::run(const KernelCall& call) {
   const nb::error_scope other;
   const bool was_in_kernel = std::exchange(is_in_kernel, true);
   const FunctionLaunch& launch = *mine.launch;
+  const bool was_in_host_kernel = std::exchange(is_in_host_kernel, launch.is_on_host);
   std::vector<nb::object> arrays;
   try {
     nb::list arguments;
@@ -202,6 +211,7 @@ void PythonKernel::run(const KernelCall& call) {
   keep_handle(std::move(mine.launch->memory));
   mine = {};
   is_in_kernel = was_in_kernel;
+  is_in_host_kernel = was_in_host_kernel;
 }
 
 }  // namespace tern::python

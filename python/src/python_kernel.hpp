@@ -38,6 +38,7 @@ struct FunctionLaunch {
   CallSite site;
   DeviceId device = {};
   StreamId stream = {};
+  bool is_on_host = false;
 };
 
 /// The state of a kernel. It lives as long as the Kernel object, and as long as a launch is pending.
@@ -50,6 +51,8 @@ class PythonKernel : public std::enable_shared_from_this<PythonKernel> {
   [[nodiscard]] std::uint64_t add(std::unique_ptr<FunctionLaunch> launch);
   /// Forgets a launch that was not submitted.
   void drop(std::uint64_t number);
+
+  [[nodiscard]] const nb::object& function() const noexcept { return function_; }
 
   /// The body of the kernel. The context is the PythonKernel.
   static void run(const KernelCall& call);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "collected.hpp"
 #include "managed.hpp"
 #include "unified.hpp"
 #include "uses.hpp"
@@ -34,7 +35,63 @@ class PyRecorder {
 
   /// Queues the waits. Returns the memory as a tuple of DeviceArray.
   nb::tuple preflight() {
-    if (is_open_) raise(Failure(ErrorCode::stream_misuse, "the recorder was started already. Call commit() first."), here());
+    if (phase_ != Phase::idle) raise(Failure(ErrorCode::stream_misuse, "the recorder was started already. Call commit() first."), here());
+    // Waits let other threads run, and one of them may call this recorder.
+    phase_ = Phase::starting;
+    try {
+      nb::tuple made = start();
+      return made;
+    } catch (...) {
+      if (phase_ == Phase::starting) phase_ = Phase::idle;
+      throw;
+    }
+  }
+  /// Records the uses: the launch was submitted.
+  void commit() {
+    if (phase_ != Phase::open) raise(Failure(ErrorCode::stream_misuse, "the recorder was not started, or has ended. Call preflight() first."), here());
+    const CallSite site = here();
+    auto [recorder, leases] = take();
+    released([&] { leases.clear(); });
+    const Result<void> done = released([&] { return recorder->try_commit(site); });
+    release(recorder);
+    done.value();
+  }
+  /// Ends the recorder: nothing was submitted.
+  void cancel() {
+    if (phase_ != Phase::open) return;
+    auto [recorder, leases] = take();
+    abandon(leases);
+    released([&] { recorder->cancel(); });
+    release(recorder);
+  }
+  /// Ends the recorder after an exception: work may have been submitted, but nothing counts as written.
+  void drop() noexcept {
+    if (phase_ != Phase::open) return;
+    auto [recorder, leases] = take();
+    abandon(leases);
+    release(recorder);
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return uses_.size(); }
+  [[nodiscard]] std::size_t skipped() const noexcept { return recorder_ ? recorder_->skipped() : 0; }
+
+  template <class Visit>
+  friend void visit_objects(const PyRecorder& self, Visit visit) {
+    for (const Use& use : self.uses_) visit(use.memory);
+    visit(self.stream_.owner());
+  }
+
+ private:
+  enum class Phase : std::uint8_t { idle, starting, open };
+  struct Started {
+    std::unique_ptr<LaunchRecorder> recorder;
+    std::vector<RawLease> leases;
+  };
+  /// Ends the recorder for other threads, which may start it again before its leases are closed.
+  [[nodiscard]] Started take() noexcept {
+    phase_ = Phase::idle;
+    return {std::move(recorder_), std::exchange(leases_, {})};
+  }
+  nb::tuple start() {
     const CallSite site = here();
     const StreamRef on = stream_.get();
     auto recorder = std::make_unique<LaunchRecorder>(on, RecorderOptions{.permissive = is_permissive_});
@@ -66,7 +123,7 @@ class PyRecorder {
     }
     recorder_ = std::move(recorder);
     leases_ = std::move(leases);
-    is_open_ = true;
+    phase_ = Phase::open;
     nb::list made;
     std::size_t lease = 0;
     for (std::size_t i = 0; i < uses_.size(); ++i) {
@@ -81,36 +138,7 @@ class PyRecorder {
     }
     return nb::tuple(made);
   }
-  /// Records the uses: the launch was submitted.
-  void commit() {
-    if (!is_open_) raise(Failure(ErrorCode::stream_misuse, "the recorder was not started, or has ended. Call preflight() first."), here());
-    is_open_ = false;
-    const CallSite site = here();
-    // Another thread may start the recorder again meanwhile.
-    auto recorder = std::move(recorder_);
-    auto leases = std::exchange(leases_, {});
-    released([&] { leases.clear(); });
-    const Result<void> done = released([&] { return recorder->try_commit(site); });
-    release(recorder);
-    done.value();
-  }
-  /// Ends the recorder: nothing was submitted.
-  void cancel() {
-    if (!std::exchange(is_open_, false)) return;
-    abandon(leases_);
-    released([&] { recorder_->cancel(); });
-    release(recorder_);
-  }
-  /// Ends the recorder after an exception: work may have been submitted, but nothing counts as written.
-  void drop() noexcept {
-    if (!std::exchange(is_open_, false)) return;
-    abandon(leases_);
-    release(recorder_);
-  }
-  [[nodiscard]] std::size_t size() const noexcept { return uses_.size(); }
-  [[nodiscard]] std::size_t skipped() const noexcept { return recorder_ ? recorder_->skipped() : 0; }
 
- private:
   static Device device_of(const nb::args& uses) {
     if (uses.size() == 0 || !nb::isinstance<Use>(uses[0])) return device_of_object(nb::none());
     const Use& first = nb::cast<const Use&>(nb::handle(uses[0]));
@@ -131,13 +159,13 @@ class PyRecorder {
   std::vector<Use> uses_;
   std::unique_ptr<LaunchRecorder> recorder_;
   std::vector<RawLease> leases_;
-  bool is_open_ = false;
+  Phase phase_ = Phase::idle;
 };
 
 }  // namespace
 
 void add_recorder(nb::module_& module) {
-  nb::class_<PyRecorder>(module, "LaunchRecorder",
+  nb::class_<PyRecorder>(module, "LaunchRecorder", nb::type_slots(Collected<PyRecorder>::slots),
                          "Declares the memory of launches that Tern does not make: by CuPy, Numba, Triton or a driver.\n\n"
                          "A ``with`` statement returns a DeviceArray for each use. The stream waits for the work that the uses\n"
                          "need, and later uses wait for what was submitted in the block.\n\n"

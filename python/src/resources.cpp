@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "places.hpp"
 #include "support.hpp"
 #include "tern/memory/budget.hpp"
 #include "tern/memory/budget_resource.hpp"
@@ -45,6 +46,10 @@ nb::dict statistics_of(const Statistics& statistics) {
   return made;
 }
 
+BudgetLimit budget_limit_of(nb::handle limit_bytes) {
+  return limit_bytes.is_none() ? BudgetLimit::unlimited() : BudgetLimit::bytes(size_of_object(limit_bytes, "limit_bytes"));
+}
+
 }  // namespace
 
 void add_resources(nb::module_& module) {
@@ -66,14 +71,17 @@ void add_resources(nb::module_& module) {
                                      "limit_bytes : int\n    The most memory that the pool holds; 0 for no limit.\n"
                                      "initial_bytes : int\n    Memory that the pool requests from the driver now.\n"
                                      "kind : {'device', 'pinned', 'managed'}\n    The kind of memory.")
-      .def(nb::new_([](nb::handle device, std::size_t limit_bytes, std::size_t initial_bytes, const std::string& kind) {
+      .def(nb::new_([](nb::handle device, nb::handle limit_bytes, nb::handle initial_bytes, const std::string& kind) {
              const Device on = device_of_object(device);
-             const PoolOptions options{.kind = memory_kind_of(kind), .limit_bytes = limit_bytes, .initial_bytes = initial_bytes};
+             const PoolOptions options{.kind = memory_kind_of(kind),
+                                       .limit_bytes = size_of_object(limit_bytes, "limit_bytes"),
+                                       .initial_bytes = size_of_object(initial_bytes, "initial_bytes")};
              return without_gil([&] { return std::make_shared<PoolResource>(on, options); });
            }), nb::arg("device") = nb::none(), nb::kw_only(), nb::arg("limit_bytes") = 0, nb::arg("initial_bytes") = 0,
            nb::arg("kind") = "device")
-      .def("set_limit", [](PoolResource& self, std::size_t limit_bytes) {
-             without_gil([&] { self.set_limit(limit_bytes); });
+      .def("set_limit", [](PoolResource& self, nb::handle limit_bytes) {
+             const std::size_t limit = size_of_object(limit_bytes, "limit_bytes");
+             without_gil([&] { self.set_limit(limit); });
            }, nb::arg("limit_bytes"), "Change the most memory that the pool holds; 0 for no limit. Returns memory above it to the driver.")
       .def_prop_ro("limit_bytes", [](const PoolResource& self) { return released([&] { return self.pool_statistics(); }).limit_bytes; },
                    "The most memory that the pool holds; 0 for no limit.")
@@ -108,10 +116,8 @@ void add_resources(nb::module_& module) {
                      "overflow : {'fail', 'wait', 'evict', 'spill'}\n"
                      "    What a request at the limit may do: raise OutOfBudgetError, wait for pending frees, drop copies\n"
                      "    that can be fetched again, or also move data elsewhere.")
-      .def(nb::new_([](const std::string& name, std::optional<std::size_t> limit_bytes, std::shared_ptr<Budget> parent,
-                       const std::string& overflow) {
-             const BudgetLimit limit = limit_bytes ? BudgetLimit::bytes(*limit_bytes) : BudgetLimit::unlimited();
-             return Budget::make(name, limit, {.parent = std::move(parent), .overflow = overflow_of(overflow)});
+      .def(nb::new_([](const std::string& name, nb::handle limit_bytes, std::shared_ptr<Budget> parent, const std::string& overflow) {
+             return Budget::make(name, budget_limit_of(limit_bytes), {.parent = std::move(parent), .overflow = overflow_of(overflow)});
            }), nb::arg("name"), nb::arg("limit_bytes").none(), nb::kw_only(), nb::arg("parent").none() = nb::none(),
            nb::arg("overflow") = "spill")
       .def_prop_ro("name", [](const Budget& self) { return self.name(); }, "The name.")
@@ -119,8 +125,8 @@ void add_resources(nb::module_& module) {
       .def_prop_ro("limit_bytes", [](const Budget& self) -> nb::object {
         return self.has_limit() ? nb::object(nb::int_(self.limit_bytes())) : nb::none();
       }, "The limit, or None if there is none.")
-      .def("set_limit", [](Budget& self, std::optional<std::size_t> limit_bytes) {
-             const BudgetLimit limit = limit_bytes ? BudgetLimit::bytes(*limit_bytes) : BudgetLimit::unlimited();
+      .def("set_limit", [](Budget& self, nb::handle limit_bytes) {
+             const BudgetLimit limit = budget_limit_of(limit_bytes);
              without_gil([&] { self.set_limit(limit); });
            }, nb::arg("limit_bytes").none(), "Change the limit; None for none. What is charged stays charged.")
       .def_prop_ro("used_bytes", [](const Budget& self) { return self.used_bytes(); },

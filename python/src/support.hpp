@@ -73,6 +73,7 @@ auto released(Body&& body) {
 /// the exception of a Python kernel that this thread has launched and that failed in the meantime.
 template <class Body>
 auto without_gil(Body&& body) {
+  if (is_in_host_kernel) [[unlikely]] refuse_in_kernel();
   if constexpr (std::is_void_v<decltype(body())>) {
     {
       const LockReleased released;
@@ -80,12 +81,20 @@ auto without_gil(Body&& body) {
     }
     check_launches();
   } else {
-    auto result = [&] {
+    std::optional<decltype(body())> result;
+    {
       const LockReleased released;
-      return body();
-    }();
-    check_launches();
-    return result;
+      result.emplace(body());
+    }
+    try {
+      check_launches();
+    } catch (...) {
+      // The result may own memory, whose release waits for locks of the library.
+      const LockReleased released;
+      result.reset();
+      throw;
+    }
+    return *std::move(result);
   }
 }
 
@@ -138,6 +147,9 @@ Made& made_once(std::atomic<Made*>& kept, Make&& make) {
 [[nodiscard]] std::string escaped_utf8_of(nb::handle text);
 /// Returns the repr() of an object, for messages.
 [[nodiscard]] std::string repr_of(nb::handle object);
+/// Both return a text. Bytes that are not UTF-8 become surrogates, or escapes that can be printed.
+[[nodiscard]] nb::str text_of(std::string_view bytes);
+[[nodiscard]] nb::str message_of(std::string_view bytes);
 /// Returns the integer that an object with __index__ means. Raises TypeError with the text for other objects.
 [[nodiscard]] nb::object index_of(nb::handle object, const char* text);
 
@@ -156,6 +168,28 @@ Made& made_once(std::atomic<Made*>& kept, Make&& make) {
 /// (set_device).
 [[nodiscard]] Device device_of_object(nb::handle object);
 
+/// A share of a stream. The stream ends with its last share, so no thread ends it while a call of another thread uses it.
+/// Shares are made and dropped with the interpreter lock; the last one releases it while the stream ends.
+class StreamShare {
+ public:
+  StreamShare() = default;
+  explicit StreamShare(Stream stream) : stream_(std::make_shared<Stream>(std::move(stream))) {}
+  StreamShare(const StreamShare&) = default;
+  StreamShare(StreamShare&&) = default;
+  StreamShare& operator=(StreamShare other) noexcept {
+    stream_.swap(other.stream_);
+    return *this;
+  }
+  ~StreamShare() {
+    if (stream_.use_count() == 1) release(stream_);
+  }
+  [[nodiscard]] explicit operator bool() const noexcept { return stream_ != nullptr; }
+  [[nodiscard]] StreamRef get() const noexcept { return *stream_; }
+
+ private:
+  std::shared_ptr<Stream> stream_;
+};
+
 /// A stream argument: a Stream, None, the driver's handle, or an object with __cuda_stream__. A
 /// handle is borrowed for the lifetime of this object.
 class StreamArgument {
@@ -163,9 +197,11 @@ class StreamArgument {
   /// None means the default stream of the device.
   StreamArgument(nb::handle object, const Device& device);
   [[nodiscard]] StreamRef get() const noexcept { return ref_; }
+  /// The object that the caller passed.
+  [[nodiscard]] const nb::object& owner() const noexcept { return owner_; }
 
  private:
-  Stream borrowed_;
+  StreamShare share_;
   nb::object owner_;
   StreamRef ref_;
 };

@@ -93,13 +93,6 @@ Metadata metadata_of(nb::handle object) {
   return Metadata(std::move(pairs));
 }
 
-/// Metadata may be any bytes, so undecodable ones are escaped.
-nb::str text_of(std::string_view bytes) {
-  nb::object made = nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "surrogateescape"));
-  if (!made.is_valid()) nb::raise_python_error();
-  return nb::borrow<nb::str>(made);
-}
-
 nb::dict dict_of(const Metadata& metadata) {
   nb::dict made;
   for (const auto& [key, value] : metadata.pairs()) made[text_of(key)] = text_of(value);
@@ -137,15 +130,15 @@ void add_schema(nb::module_& module) {
                   "Return the type of a duration.")
       .def_prop_ro("kind", [](const LogicalType& self) { return std::string(name(self.kind())); }, "The name of the kind.")
       .def_prop_ro("unit", [](const LogicalType& self) { return std::string(name(self.unit())); }, "The unit of time.")
-      .def_prop_ro("zone", [](const LogicalType& self) { return self.zone(); }, "The time zone, or an empty text.")
+      .def_prop_ro("zone", [](const LogicalType& self) { return text_of(self.zone()); }, "The time zone, or an empty text.")
       .def_prop_ro("is_variable", &LogicalType::is_variable, "Whether values have different lengths.")
       .def_prop_ro("dtype", [](const LogicalType& self) { return object_of_dtype(self.dtype()); }, "The dtype of the elements in memory.")
       .def("__eq__", [](const LogicalType& self, nb::handle other) {
         return nb::isinstance<LogicalType>(other) && self == nb::cast<const LogicalType&>(other);
       })
       .def("__hash__", [](const LogicalType& self) { return std::hash<std::string>()(self.text()); })
-      .def("__str__", &LogicalType::text)
-      .def("__repr__", [](const LogicalType& self) { return nb::str("LogicalType('{}')").format(self.text()); });
+      .def("__str__", [](const LogicalType& self) { return message_of(self.text()); })
+      .def("__repr__", [](const LogicalType& self) { return nb::str("LogicalType('{}')").format(message_of(self.text())); });
   nb::class_<Field>(module, "Field",
                     "One field of a schema.\n\n"
                     "Parameters\n----------\nname : str\ntype : LogicalType, str or dtype-like\nnullable : bool\n"
@@ -159,7 +152,7 @@ void add_schema(nb::module_& module) {
       .def_prop_ro("metadata", [](const Field& self) { return dict_of(self.metadata); }, "The metadata, as a new dict.")
       .def("__arrow_c_schema__", [](const Field& self) { return export_arrow_schema(self); }, "Export the field to another library.")
       .def("__eq__", [](const Field& self, nb::handle other) { return nb::isinstance<Field>(other) && self == nb::cast<const Field&>(other); })
-      .def("__repr__", [](const Field& self) { return nb::str("Field({!r}, '{}', nullable={})").format(text_of(self.name), self.type.text(), self.is_nullable); });
+      .def("__repr__", [](const Field& self) { return nb::str("Field({!r}, '{}', nullable={})").format(text_of(self.name), message_of(self.type.text()), self.is_nullable); });
   nb::class_<Schema>(module, "Schema",
                      "The fields of a table in order.\n\n"
                      "Parameters\n----------\n"
@@ -449,7 +442,7 @@ void add_column(nb::module_& module) {
              return export_arrow_device_array(self);
            }, nb::arg("requested_schema") = nb::none(), nb::arg("kwargs"), "Export the values to another library, in memory of any device.")
       .def("__repr__", [](const Column& self) {
-        return nb::str("Column({}, capacity={})").format(self.type().text(), self.capacity());
+        return nb::str("Column({}, capacity={})").format(message_of(self.type().text()), self.capacity());
       });
 }
 

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "collected.hpp"
 #include "exchange.hpp"
 #include "interrupts.hpp"
 
@@ -95,6 +96,12 @@ class PyHostLease {
     if (array.is_valid() && access_ != Access::read) forbid_writing(array);
   }
 
+  template <class Visit>
+  friend void visit_objects(const PyHostLease& self, Visit visit) {
+    visit(self.buffer_);
+    visit(self.array_);
+  }
+
   nb::object buffer_;
   Access access_;
   RawLease lease_;
@@ -139,6 +146,12 @@ class PyDeviceLease {
 
  private:
   [[nodiscard]] PyUnified& unified() const { return *nb::inst_ptr<PyUnified>(buffer_); }
+
+  template <class Visit>
+  friend void visit_objects(const PyDeviceLease& self, Visit visit) {
+    visit(self.buffer_);
+    visit(self.stream_.owner());
+  }
 
   nb::object buffer_;
   Access access_;
@@ -258,7 +271,7 @@ void add_leases(Unified& type, const char* host_name, const char* device_name, c
 }
 
 void add_lease_classes(nb::module_& module) {
-  nb::class_<PyHostLease>(module, "HostLease",
+  nb::class_<PyHostLease>(module, "HostLease", nb::type_slots(Collected<PyHostLease>::slots),
                           "An open access of the host to a UnifiedBuffer. A ``with`` statement returns a NumPy array.\n\n"
                           "The end of the lease makes the array read-only. Its memory stays valid.")
       .def_prop_ro("array", &PyHostLease::array, "The NumPy array of the lease.")
@@ -272,7 +285,7 @@ void add_lease_classes(nb::module_& module) {
       .def("__enter__", &PyHostLease::array)
       .def("__exit__", [](PyHostLease& self, nb::handle type, nb::handle, nb::handle) { self.close(!type.is_none()); },
            nb::arg("type") = nb::none(), nb::arg("value") = nb::none(), nb::arg("traceback") = nb::none());
-  nb::class_<PyDeviceLease>(module, "DeviceLease",
+  nb::class_<PyDeviceLease>(module, "DeviceLease", nb::type_slots(Collected<PyDeviceLease>::slots),
                             "An open access of a device to a UnifiedBuffer. A ``with`` statement returns a DeviceArray.\n\n"
                             "Work that is submitted to the stream of the lease while it is open may use the memory.")
       .def_prop_ro("array", &PyDeviceLease::array, nb::for_getter(nb::sig("def array(self) -> DeviceArray")),

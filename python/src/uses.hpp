@@ -13,4 +13,9 @@ struct Use {
   Access access = Access::read;
 };
 
+template <class Visit>
+void visit_objects(const Use& self, Visit visit) {
+  visit(self.memory);
+}
+
 }  // namespace tern::python

@@ -121,6 +121,19 @@ std::string escaped_utf8_of(nb::handle text) {
   return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
 }
 
+namespace {
+
+nb::str decoded(std::string_view bytes, const char* wrong_bytes) {
+  nb::object made = nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), wrong_bytes));
+  if (!made.is_valid()) nb::raise_python_error();
+  return nb::borrow<nb::str>(made);
+}
+
+}  // namespace
+
+nb::str text_of(std::string_view bytes) { return decoded(bytes, "surrogateescape"); }
+nb::str message_of(std::string_view bytes) { return decoded(bytes, "backslashreplace"); }
+
 std::string repr_of(nb::handle object) { return escaped_utf8_of(nb::repr(object)); }
 
 nb::module_ numpy() { return nb::module_::import_("numpy"); }
@@ -210,6 +223,26 @@ const char* format_of(DType dtype) noexcept {
   return nullptr;
 }
 
+namespace {
+
+/// The value as an array of the dtype, as NumPy converts it.
+nb::object converted(nb::handle value, DType dtype) {
+  try {
+    return numpy().attr("asarray")(value, object_of_dtype(dtype));
+  } catch (nb::python_error& error) {
+    const bool is_overflow = error.matches(PyExc_OverflowError);
+    if (!is_overflow && !error.matches(PyExc_ValueError) && !error.matches(PyExc_TypeError)) throw;
+    raise(Failure(is_overflow ? ErrorCode::size_overflow : error.matches(PyExc_TypeError) ? ErrorCode::type_mismatch : ErrorCode::invalid_argument,
+                  "{value} cannot be converted to {dtype}: {why}.")
+              .with("value", repr_of(value))
+              .with("dtype", repr_of(object_of_dtype(dtype)))
+              .with("why", nb::cast<std::string>(nb::str("{}").format(error.value()))),
+          here());
+  }
+}
+
+}  // namespace
+
 Pattern pattern_of(nb::handle value, DType dtype) {
   Pattern pattern;
   pattern.width_bytes = size_bytes(dtype);
@@ -220,7 +253,7 @@ Pattern pattern_of(nb::handle value, DType dtype) {
               .with("actual", repr_of(object_of_dtype(dtype))),
           here());
   }
-  const nb::object array = numpy().attr("asarray")(value, object_of_dtype(dtype));
+  const nb::object array = converted(value, dtype);
   if (nb::cast<std::size_t>(array.attr("size")) != 1) {
     raise(Failure(ErrorCode::shape_mismatch,
                   "a fill takes one value, and {actual} values were given. Use copy_from() for an array.")

@@ -154,3 +154,22 @@ def test_a_wrong_shape_names_from_numpy_where_it_helps(shape: object, helps: boo
     with pytest.raises(tern.TypeMismatchError) as caught:
         tern.Buffer(shape, "int8")
     assert ("from_numpy" in str(caught.value)) == helps
+
+
+def test_wrong_sizes_and_values_are_errors_of_tern() -> None:
+    device = tern.open_device("host")
+    x = tern.Buffer(3, "int32", device)
+    wrong: list[tuple[Callable[[], object], type[Exception]]] = [
+        (lambda: device.allocate(-1), ValueError),
+        (lambda: tern.Pool(device, limit_bytes=-1), ValueError),
+        (lambda: tern.Pool(device, initial_bytes=2**70), OverflowError),
+        (lambda: tern.Budget("small", -1), ValueError),
+        (lambda: tern.Budget("small", 1.5), TypeError),
+        (lambda: x.fill(float("nan")), ValueError),
+        (lambda: x.fill(2**70), OverflowError),
+        (lambda: x.fill("a"), ValueError),
+    ]
+    for call, kind in wrong:
+        with pytest.raises(tern.Error) as caught:
+            call()
+        assert isinstance(caught.value, kind)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
 import subprocess
 import sys
 import threading
 import time
+import weakref
+from collections.abc import Callable
 
 import pytest
 
@@ -306,3 +309,144 @@ def test_the_suite_reports_a_leak(tmp_path: pathlib.Path) -> None:
                            capture_output=True, text=True, check=False)
     assert ended.returncode != 0
     assert "test_leak.py:4" in ended.stdout
+
+
+# --- Threads that share an object
+
+threads = """
+import faulthandler, sys, threading, time
+import ternmem as tern
+faulthandler.dump_traceback_later(30, exit=True)
+sys.setswitchinterval(1e-5)
+device = tern.open_device(sys.argv[1])
+buffer = tern.Buffer(256, "int64", device).fill(1)
+end = time.monotonic() + 1
+
+def repeat(*calls):
+    while time.monotonic() < end:
+        for call in calls:
+            try:
+                call()
+            except (tern.StreamMisuseError, ZeroDivisionError):
+                pass
+
+def run(*bodies):
+    started = [threading.Thread(target=repeat, args=body) for body in bodies]
+    for one in started:
+        one.start()
+    for one in started:
+        one.join()
+    device.synchronize()
+"""
+
+closed_stream = threads + """
+streams = [tern.Stream(device)]
+def replace():
+    streams[0].close()
+    streams[0] = tern.Stream(device)
+use = lambda: buffer.fill(2, streams[0])
+run((use,), (use,), (replace,), (lambda: streams[0].mark().wait(),))
+"""
+
+shared_plan = threads + """
+memory = tern.UnifiedBuffer(256, device=device).fill(1)
+plan = tern.PrefetchPlan()
+use = (lambda: plan.add(memory, "host"), lambda: plan.entries[:1], lambda: len(plan))
+run(use, use, use, use)
+assert len(plan.entries) == len(plan) > 0
+"""
+
+shared_recorder = threads + """
+recorder = tern.LaunchRecorder(tern.Stream(device), tern.inout(buffer))
+use = (recorder.preflight, recorder.cancel)
+run(use, use, use)
+recorder.cancel()
+buffer.fill(3)
+"""
+
+failing_kernel = threads + """
+stream = tern.Stream(device)
+kernel = tern.Kernel.from_function(device, lambda x: 1 / 0)
+use = (lambda: kernel.launch(stream, 1, tern.inout(buffer)), lambda: buffer.clone(stream), device.synchronize)
+run(use, use, use, use)
+"""
+
+
+@pytest.mark.parametrize("program", [closed_stream, shared_plan, shared_recorder, failing_kernel],
+                         ids=["closed stream", "plan", "recorder", "failing kernel"])
+@pytest.mark.parametrize("spec", ["host", "sim:0"])
+def test_threads_share_an_object(program: str, spec: str) -> None:
+    ended = run(program, spec, TERN_SIM_REPORT="quiet", TERN_SIM_MODE="collect")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_a_closed_stream_takes_no_work(device: tern.Device) -> None:
+    stream = tern.Stream(device)
+    stream.close()
+    stream.close()
+    for use in (stream.mark, stream.synchronize, lambda: tern.Buffer(1, device=device).fill(1, stream)):
+        with pytest.raises(tern.StreamMisuseError, match="was closed"):
+            use()
+
+
+@pytest.mark.parametrize("wait", ["stream", "device", "buffer"])
+def test_a_kernel_on_the_host_that_waits_gets_an_error(wait: str) -> None:
+    host = tern.open_device("host")
+    with tern.Stream(host) as stream:
+        buffer = tern.Buffer(10, device=host).fill(1)
+        calls = {"stream": stream.synchronize, "device": host.synchronize, "buffer": buffer.to_numpy}
+        kernel = tern.Kernel.from_function(host, lambda x: calls[wait]())
+        with pytest.raises(tern.StreamMisuseError, match="a kernel function called Tern"):
+            kernel.launch(stream, 1, tern.inout(buffer))
+            stream.synchronize()
+
+
+# --- Reference cycles
+
+
+class Holder:
+    """Refers to an object that refers back."""
+
+    def __init__(self) -> None:
+        self.held: object = None
+
+    def step(self, x: object) -> None:
+        """Do nothing."""
+
+
+def kernel_cycle(holder: Holder) -> object:
+    return tern.Kernel.from_function("host", holder.step)
+
+
+class Owned(tern.UnifiedBuffer):
+    """A buffer that refers to its holder."""
+
+    owner: Holder
+
+
+def owned_by(holder: Holder) -> Owned:
+    buffer = Owned((4,), "float32", device="host")
+    buffer.owner = holder
+    return buffer
+
+
+def lease_cycle(holder: Holder) -> object:
+    return owned_by(holder).discard_host()
+
+
+def use_cycle(holder: Holder) -> object:
+    return tern.inout(owned_by(holder))
+
+
+def recorder_cycle(holder: Holder) -> object:
+    return tern.LaunchRecorder(None, tern.inout(owned_by(holder)))
+
+
+@pytest.mark.parametrize("make", [kernel_cycle, lease_cycle, use_cycle, recorder_cycle])
+def test_cycles_are_collected(make: Callable[[Holder], object]) -> None:
+    holder = Holder()
+    holder.held = make(holder)
+    seen = weakref.ref(holder)
+    del holder
+    gc.collect()
+    assert seen() is None

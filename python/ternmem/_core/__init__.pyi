@@ -70,7 +70,7 @@ class Device:
     def memory(self) -> MemoryInfo:
         """Return the free and total bytes of device memory now."""
 
-    def allocate(self, bytes: int) -> int:
+    def allocate(self, bytes: object) -> int:
         """Allocate memory without an owner. Returns its address, for release()."""
 
     def release(self, address: int) -> None:
@@ -324,9 +324,9 @@ class Pool(Resource):
         The kind of memory.
     """
 
-    def __init__(self, device: object | None = None, *, limit_bytes: int = 0, initial_bytes: int = 0, kind: str = 'device') -> None: ...
+    def __init__(self, device: object | None = None, *, limit_bytes: object = 0, initial_bytes: object = 0, kind: str = 'device') -> None: ...
 
-    def set_limit(self, limit_bytes: int) -> None:
+    def set_limit(self, limit_bytes: object) -> None:
         """
         Change the most memory that the pool holds; 0 for no limit. Returns memory above it to the driver.
         """
@@ -360,7 +360,7 @@ class Budget:
         that can be fetched again, or also move data elsewhere.
     """
 
-    def __init__(self, name: str, limit_bytes: int | None, *, parent: Budget | None = None, overflow: str = 'spill') -> None: ...
+    def __init__(self, name: str, limit_bytes: object | None, *, parent: Budget | None = None, overflow: str = 'spill') -> None: ...
 
     @property
     def name(self) -> str:
@@ -374,7 +374,7 @@ class Budget:
     def limit_bytes(self) -> int | None:
         """The limit, or None if there is none."""
 
-    def set_limit(self, limit_bytes: int | None) -> None:
+    def set_limit(self, limit_bytes: object | None) -> None:
         """Change the limit; None for none. What is charged stays charged."""
 
     @property
