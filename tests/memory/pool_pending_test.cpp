@@ -291,7 +291,8 @@ TEST(PoolRecords, OneEventForManyFreesAndNoneForStreamsThatFreeLittle) {
 TEST(PoolShortOfMemory, QueriesStreamsOnceForManyFrees) {
   const Device device = open_device("sim?check=off&schedule=eager&memory=1GiB");
   PoolResource pool(device, {.limit_bytes = 512 * mib, .initial_bytes = 512 * mib});
-  const Stream stream(device);
+  const Stream stream(device), other(device);
+  const Block of_other = pool.allocate({.bytes = 1000, .stream = other});
   std::vector<Block> live;
   for (int i = 0; i < 220; ++i) live.push_back(pool.allocate({.bytes = 2 * mib, .stream = stream}));
   const PoolStatistics before = pool.pool_statistics();
@@ -308,6 +309,7 @@ TEST(PoolShortOfMemory, QueriesStreamsOnceForManyFrees) {
             before.available_hits + before.own_in_flight_hits + rounds / 2);
   EXPECT_LE(after.polls - before.polls, rounds / 2);
   for (const Block& block : live) pool.deallocate(block, stream);
+  pool.deallocate(of_other, other);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, PoolPending, testing::Values("host", "sim?check=off", "opencl:0"),
