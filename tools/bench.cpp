@@ -39,7 +39,8 @@ Json to_json(const Measured& measured) {
   Json json = {{"case", measured.case_name},
                {"name", figure.name},
                {"value", figure.value},
-               {"unit", figure.unit}};
+               {"unit", figure.unit},
+               {"better", figure.better == bench::Better::higher ? "higher" : "lower"}};
   if (figure.baseline) {
     json["baseline"] = {{"name", figure.baseline_name}, {"value", *figure.baseline}};
   }

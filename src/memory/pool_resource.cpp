@@ -125,8 +125,8 @@ bool PoolResource::recycle(const Request& request, Block& into) noexcept {
   return Failure(block.failure()).at(request.site);
 }
 
-Result<void> PoolResource::try_deallocate(const Block& block, StreamRef stream,
-                                          const CallSite& site) noexcept {
+[[gnu::no_stack_protector]] Result<void> PoolResource::try_deallocate(
+    const Block& block, StreamRef stream, const CallSite& site) noexcept {
   if (!block) return {};
   return pool_->try_free(block, stream, site);
 }

@@ -19,10 +19,10 @@ namespace {
 /// A mark is recorded after this many freed blocks, or bytes of freed blocks. An event costs as
 /// much as several requests, so while memory is plentiful large blocks count by their share of the
 /// pool. The only stream of a pool reuses its own blocks without a mark. It needs marks only to
-/// return memory to the driver, to end aliases, and for streams that use the pool later.
+/// return memory to the driver, and for streams that use the pool later.
 constexpr std::size_t seal_blocks = 64;
 constexpr std::uint64_t seal_granules = 32 * mib / granule_bytes;
-constexpr std::uint64_t seals_per_pool = 256, seals_for_only_stream = 2, seals_with_aliases = 16;
+constexpr std::uint64_t seals_per_pool = 256, seals_for_only_stream = 2;
 /// What the only stream of a pool frees is joined with available ranges up to this fraction of the
 /// pool, or this size. Larger ranges stay available, for streams that use the pool later and for
 /// trims.
@@ -245,7 +245,10 @@ Descriptor* Pool::find(Search& search) noexcept {
     poll(SIZE_MAX);
     if (exceeds(search.granules, own_limit)) return nullptr;
   }
-  if (is_polling_due_.load(std::memory_order_relaxed) && !is_recycled) {
+  if ((is_polling_due_.load(std::memory_order_relaxed) ||
+       is_alias_freed_.load(std::memory_order_relaxed)) &&
+      !is_recycled) {
+    set(is_alias_freed_, false);
     poll(max_questions_per_request);
   } else if (is_settling_due_.load(std::memory_order_relaxed)) {
     // Otherwise fresh memory of a segment would be used before freed memory.
@@ -658,6 +661,8 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
       ++lane.unsealed_blocks;
       lane.unsealed_granules += range.size;
       retired_granules_ += range.size;
+      // Only the end of an alias makes its memory available, even to its own stream.
+      if (range.alias != nullptr && max_joined != 0) set(is_alias_freed_, true);
       // Use the mark of each block's own free: another thread may have freed it later than this
       // call began, or long before.
       ranges_.put_in_flight(range, lane, range.place->sequence.load(std::memory_order_relaxed),
@@ -691,9 +696,7 @@ bool Pool::must_seal(const Lane& lane) const noexcept {
   const std::uint64_t held_granules = held_bytes_.load(std::memory_order_relaxed) / granule_bytes;
   std::uint64_t max_granules = seal_granules;
   if (is_only) {
-    const bool has_aliases = alias_count_.load(std::memory_order_relaxed) > 0;
-    max_granules = std::max(
-        max_granules, held_granules / (has_aliases ? seals_with_aliases : seals_for_only_stream));
+    max_granules = std::max(max_granules, held_granules / seals_for_only_stream);
   } else if (!is_tight_.load(std::memory_order_relaxed)) {
     max_granules = std::max(max_granules, held_granules / seals_per_pool);
   }

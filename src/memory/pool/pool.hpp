@@ -423,6 +423,7 @@ class Pool {
   alignas(64) std::atomic<bool> is_tight_ = false;
   std::atomic<bool> is_polling_due_ = false;
   std::atomic<bool> is_settling_due_ = false;
+  std::atomic<bool> is_alias_freed_ = false;  // by the only stream, since streams were queried
   std::atomic<bool> host_allocates_ = false;  // the host has used memory of the device
   std::atomic<std::size_t> class_bound_ = 0, recent_bound_ = 0,
                            middle_bound_ = 0;  // of each stream's cache
