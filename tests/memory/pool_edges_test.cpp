@@ -31,6 +31,33 @@ namespace {
 
 using test::Call;
 
+TEST(PoolEdges, ABlockThatAHostFunctionAllocatesIsOneFinding) {
+  const Device device = sim::open({.mode = sim::Mode::collect, .print_findings = false});
+  const Stream stream(device);
+  PoolResource pool(device, {.initial_bytes = 4 * mib});
+  pool.deallocate(pool.allocate({.bytes = 4096}),
+                  {});  // now in the cache: the next needs no driver
+  struct Context {
+    PoolResource& pool;
+    Block block = {};
+  } context{pool};
+  stream.call(
+      [](void* with) {
+        auto& mine = *static_cast<Context*>(with);
+        const Result<Block> made = mine.pool.try_allocate({.bytes = 4096});
+        if (made) mine.block = *made;
+      },
+      &context);
+  stream.synchronize();
+  ASSERT_TRUE(context.block);
+  pool.deallocate(context.block, {});
+  pool.deallocate(pool.allocate({.bytes = 4096}), {});
+  device.synchronize();
+  std::vector<std::string> codes;
+  for (const Finding& finding : sim::findings(device)) codes.emplace_back(code_text(finding.code));
+  EXPECT_EQ(codes, std::vector<std::string>{"TERN-S404"});
+}
+
 TEST(PoolEdges, RemembersARefusalForItsAlignmentOnly) {
   const Device device = sim::open({.memory_bytes = 64 * mib});
   PoolResource pool(device, {.limit_bytes = 4 * mib});

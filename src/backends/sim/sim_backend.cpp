@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <new>
+#include <set>
 #include <utility>
 
 #include "backends/handle_table.hpp"
@@ -56,6 +59,30 @@ Failure not_live(const void* address) noexcept {
                  "address that allocate returned.")
       .with("address", reinterpret_cast<std::uintptr_t>(address), Unit::hex);
 }
+
+/// Blocks whose beginning the checker could not be told, by generation. Thread-safe.
+class UnknownBlocks {
+ public:
+  void add(std::uint64_t generation) noexcept try {
+    const std::lock_guard lock(mutex_);
+    generations_.insert(generation);
+    count_.store(generations_.size(), std::memory_order_release);
+  } catch (const std::bad_alloc&) {
+    // The checker will report the end of the block.
+  }
+  [[nodiscard]] bool remove(std::uint64_t generation) noexcept {
+    if (count_.load(std::memory_order_acquire) == 0) return false;
+    const std::lock_guard lock(mutex_);
+    const bool was_there = generations_.erase(generation) != 0;
+    count_.store(generations_.size(), std::memory_order_release);
+    return was_there;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::uint64_t> generations_;
+  std::atomic<std::size_t> count_ = 0;
+};
 
 class SimBackend final : public Backend, public HostOrder {
  public:
@@ -936,7 +963,13 @@ class SimBackend final : public Backend, public HostOrder {
   void note(const Submission& submission, const Suballocation& block, TouchKind kind,
             OperationKind operation) noexcept {
     const Result<Entry> entry = world_->enter("note", submission.site);
-    if (!entry) return;
+    if (!entry) {
+      // A host function or a kernel allocated the block, which is reported. The end of the block is
+      // no second error.
+      if (kind == TouchKind::suballocate) unknown_blocks_.add(block.generation);
+      return;
+    }
+    if (kind == TouchKind::subrelease && unknown_blocks_.remove(block.generation)) return;
     // Work of a lost device counts as complete for a waiting host, and its streams learn nothing
     // more.
     const bool is_by_host = submission.stream.value == 0 || device().loss;
@@ -1141,6 +1174,7 @@ class SimBackend final : public Backend, public HostOrder {
   const DeviceInfo info_;
   HandleTable<SimKernel> kernels_;
   std::map<std::uint32_t, NativeStream> streams_of_slots_;  // guarded by the lock of the world
+  UnknownBlocks unknown_blocks_;
 };
 
 }  // namespace
