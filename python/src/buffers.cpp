@@ -171,6 +171,40 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
 
 PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
 
+/// The shape of reshape(). An extent of -1 is what the other extents leave.
+Shape new_shape_of(const Buffer& self, nb::handle object) {
+  if (PyIndex_Check(object.ptr()) == 0 && PySequence_Check(object.ptr()) == 0) return shape_of_object(object);
+  const nb::list wanted = PyIndex_Check(object.ptr()) != 0 ? nb::list(nb::make_tuple(object)) : nb::list(nb::borrow(object));
+  nb::list others;
+  std::optional<std::size_t> open;
+  for (std::size_t i = 0; i < nb::len(wanted); ++i) {
+    const nb::object extent = wanted[i];
+    if (!open && PyLong_Check(extent.ptr()) && extent.equal(nb::int_(-1))) {
+      open = i;
+    } else {
+      others.append(extent);
+    }
+  }
+  if (!open) return shape_of_object(wanted);
+  const std::size_t known = shape_of_object(others).element_count();
+  if (known == 0 || self.size() % known != 0) {
+    raise(Failure(ErrorCode::shape_mismatch, "{size} elements cannot have the shape {shape}: the other extents have {known} elements.")
+              .with("size", self.size())
+              .with("shape", repr_of(wanted))
+              .with("known", known),
+          here());
+  }
+  wanted[*open] = nb::int_(self.size() / known);
+  return shape_of_object(wanted);
+}
+
+/// Fills a part with one value, or copies an array of the same shape to it.
+void set_part(const Buffer& self, nb::handle key, nb::handle value) {
+  const nb::object part = nb::cast(part_of(self, key));
+  const bool is_array = nb::isinstance<Buffer>(value) || nb::cast<std::size_t>(numpy().attr("ndim")(value)) > 0;
+  part.attr(is_array ? "copy_from" : "fill")(value);
+}
+
 nb::object from_numpy(nb::handle object, nb::handle device, nb::handle tag) {
   const nb::object array = numpy().attr("asarray")(object);
   const nb::object made = nb::type<Buffer>()(array.attr("shape"), array.attr("dtype"), device, nb::arg("tag") = tag);
@@ -257,12 +291,14 @@ void add_buffers(nb::module_& module) {
              const CallSite site = here();
              return without_gil([&] { return self.try_clone(on.get(), site); }).value();
            }, nb::arg("stream") = nb::none(), "Return a Buffer with a copy of the elements.")
-      .def("reshape", [](const Buffer& self, nb::handle shape) {
-             return self.try_reshape(shape_of_object(shape), here()).value();
-           }, nb::arg("shape"), "Return the same memory with another shape.")
+      .def("reshape", [](const Buffer& self, const nb::args& shape) {
+             return self.try_reshape(new_shape_of(self, shape.size() == 1 ? nb::handle(shape[0]) : nb::handle(shape)), here()).value();
+           }, nb::arg("shape"), nb::sig("def reshape(self, *shape: object) -> Buffer"),
+           "Return the same memory with another shape: integers or one sequence of them. One extent may be -1.")
       .def("view", [](const Buffer& self, nb::handle dtype) { return self.try_as(dtype_of_object(dtype), here()).value(); },
            nb::arg("dtype"), "Return the same memory with another dtype.")
       .def("__getitem__", &part_of, nb::arg("key").none())
+      .def("__setitem__", &set_part, nb::arg("key").none(), nb::arg("value"))
       .def("__len__", [](const Buffer& self) {
         if (self.shape().rank() == 0) refuse_type("a 0-d buffer has no length");
         return self.shape().extents()[0];

@@ -82,10 +82,9 @@ class PyHostLease {
     end([&](RawLease& lease) { lease.commit(std::min(count, lease.size_bytes() / width) * width); });
   }
   [[nodiscard]] bool is_open() const noexcept { return lease_.is_open(); }
-
- private:
   [[nodiscard]] PyUnified& unified() const { return *nb::inst_ptr<PyUnified>(buffer_); }
 
+ private:
   /// Takes the lease out of the object first, so that of several threads only one ends it.
   template <class End>
   void end(End&& end_lease) {
@@ -143,10 +142,9 @@ class PyDeviceLease {
     });
   }
   [[nodiscard]] bool is_open() const noexcept { return lease_.is_open(); }
-
- private:
   [[nodiscard]] PyUnified& unified() const { return *nb::inst_ptr<PyUnified>(buffer_); }
 
+ private:
   template <class Visit>
   friend void visit_objects(const PyDeviceLease& self, Visit visit) {
     visit(self.buffer_);
@@ -270,12 +268,18 @@ void add_leases(Unified& type, const char* host_name, const char* device_name, c
            }, nb::arg("stream") = nb::none(), nb::arg("wait") = nb::none(), device_doc.c_str());
 }
 
+nb::str lease_text(const char* kind, bool is_open, const RawUnified& raw) {
+  return nb::str("{}({}, shape={}, dtype={}, device='{}')")
+      .format(kind, is_open ? "open" : "closed", tuple_of(raw.shape()), object_of_dtype(raw.dtype()), std::string(raw.device().spec()));
+}
+
 void add_lease_classes(nb::module_& module) {
   nb::class_<PyHostLease>(module, "HostLease", nb::type_slots(Collected<PyHostLease>::slots),
                           "An open access of the host to a UnifiedBuffer. A ``with`` statement returns a NumPy array.\n\n"
                           "The end of the lease makes the array read-only. Its memory stays valid.")
       .def_prop_ro("array", &PyHostLease::array, "The NumPy array of the lease.")
       .def_prop_ro("is_open", &PyHostLease::is_open, "Whether the lease is open.")
+      .def("__repr__", [](const PyHostLease& self) { return lease_text("HostLease", self.is_open(), self.unified().raw()); })
       .def("close", [](PyHostLease& self) { self.close(false); }, "Close the lease.")
       .def("commit", &PyHostLease::commit, nb::arg("count"),
            "Close a discard lease of which only the first ``count`` elements were written.")
@@ -291,6 +295,7 @@ void add_lease_classes(nb::module_& module) {
       .def_prop_ro("array", &PyDeviceLease::array, nb::for_getter(nb::sig("def array(self) -> DeviceArray")),
                    "The device memory of the lease.")
       .def_prop_ro("is_open", &PyDeviceLease::is_open, "Whether the lease is open.")
+      .def("__repr__", [](const PyDeviceLease& self) { return lease_text("DeviceLease", self.is_open(), self.unified().raw()); })
       .def("close", [](PyDeviceLease& self) { self.close(false); }, "Close the lease. Does not wait for the work.")
       .def("__enter__", &PyDeviceLease::array)
       .def("__exit__", [](PyDeviceLease& self, nb::handle type, nb::handle, nb::handle) { self.close(!type.is_none()); },

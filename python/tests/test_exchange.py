@@ -274,3 +274,27 @@ def test_the_limits_of_a_pool_and_a_budget_can_change() -> None:
     assert f"limit_bytes={8 << 20}, live_bytes={x.nbytes}" in repr(pool)
     budget.set_limit(None)
     assert budget.limit_bytes is None
+
+
+def test_reshape_takes_integers_a_sequence_and_one_open_extent(device: tern.Device) -> None:
+    x = tern.Buffer.from_numpy(np.arange(12, dtype="int32"), device)
+    assert x.reshape(3, 4).shape == x.reshape((3, 4)).shape == x.reshape(3, -1).shape == (3, 4)
+    assert x.reshape(3, 4).reshape(-1).shape == x.reshape(12).shape == (12,)
+    assert np.array_equal(x.reshape(-1, 6).to_numpy(), np.arange(12).reshape(2, 6))
+    for wrong in ((5, -1), (0, -1), (5, 5)):
+        with pytest.raises(tern.Error):
+            x.reshape(*wrong)
+    with pytest.raises(tern.InvalidArgumentError):
+        x.reshape(-1, -1)
+
+
+def test_parts_are_written_by_index(device: tern.Device) -> None:
+    x = tern.Buffer.from_numpy(np.zeros((3, 2), "float32"), device)
+    x[0] = 1
+    x[1:3] = [[2, 3], [4, 5]]
+    x[2] = x[0]
+    assert np.array_equal(x.to_numpy(), [[1, 1], [2, 3], [1, 1]])
+    with pytest.raises(tern.ShapeMismatchError):
+        x[0] = [1, 2, 3]
+    with pytest.raises(tern.Error):
+        x[7] = 1

@@ -402,3 +402,14 @@ def test_a_kept_array_is_not_evicted_or_overwritten_by_a_new_copy(accelerator: t
     buffer.fill(8)
     assert (buffer.to_numpy() == 8).all()
     assert (kept == 3).all(), "the array has the memory of the copy that was dropped"
+
+
+def test_a_lease_shows_whether_it_is_open(device: tern.Device) -> None:
+    x = tern.UnifiedBuffer((2, 3), "int16", device=device).fill(1)
+    lease = x.read_host()
+    assert repr(lease) == f"HostLease(open, shape=(2, 3), dtype=int16, device='{device.spec}')"
+    lease.close()
+    assert repr(lease).startswith("HostLease(closed")
+    with x.read_device() as _:
+        pass
+    assert "DeviceLease(open" in repr(x.read_device())

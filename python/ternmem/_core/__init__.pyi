@@ -580,13 +580,17 @@ class Buffer:
     def clone(self, stream: object | None = None) -> Buffer:
         """Return a Buffer with a copy of the elements."""
 
-    def reshape(self, shape: object) -> Buffer:
-        """Return the same memory with another shape."""
+    def reshape(self, *shape: object) -> Buffer:
+        """
+        Return the same memory with another shape: integers or one sequence of them. One extent may be -1.
+        """
 
     def view(self, dtype: object) -> Buffer:
         """Return the same memory with another dtype."""
 
     def __getitem__(self, key: object | None) -> Buffer: ...
+
+    def __setitem__(self, key: object | None, value: object) -> None: ...
 
     def __len__(self) -> int: ...
 
@@ -661,6 +665,8 @@ class HostLease:
     def is_open(self) -> bool:
         """Whether the lease is open."""
 
+    def __repr__(self) -> str: ...
+
     def close(self) -> None:
         """Close the lease."""
 
@@ -689,6 +695,8 @@ class DeviceLease:
     @property
     def is_open(self) -> bool:
         """Whether the lease is open."""
+
+    def __repr__(self) -> str: ...
 
     def close(self) -> None:
         """Close the lease. Does not wait for the work."""
