@@ -450,3 +450,22 @@ def test_cycles_are_collected(make: Callable[[Holder], object]) -> None:
     del holder
     gc.collect()
     assert seen() is None
+
+
+# --- Leaks at exit
+
+leaks = """
+import ctypes
+import ternmem as tern
+kept = tern.Buffer(1000, "float32", "sim", tag="weights").allocate()
+gone = tern.Buffer(1000, "float32", "sim", tag="gone").allocate()
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+"""
+
+
+def test_leaks_are_printed_at_exit_if_the_environment_asks_for_it() -> None:
+    ended = run(leaks, TERN_MEMORY="leaks", TERNMEM_LEAK_WARNINGS="0")
+    assert ended.returncode == 0
+    table = [line.split() for line in ended.stderr.splitlines()]
+    assert ["4.0", "KiB", "1", "sim:0", "weights", "<string>:4"] in table, ended.stderr
+    assert "gone" not in ended.stderr

@@ -37,7 +37,7 @@ constexpr std::array<ConfigVariable, 17> variables = {{
      "host accesses of buffers that conflict are errors; unified buffers check poison,checksum"},
     {"TERN_CHECK", "poison, guard, checksum or compare, or several separated by commas",
      "default checks of unified buffers"},
-    {"TERN_MEMORY", "guard, poison or track, or several separated by commas",
+    {"TERN_MEMORY", "guard, poison, track or leaks, or several separated by commas",
      "debugging resources around the default resources"},
     {"TERN_SIM_SEED", "a number such as 7 or 0x1c9f", "the random seed of a simulated device"},
     {"TERN_SIM_SCHEDULE", "mix, lazy, pct:3, ...", "the schedule of a simulated device"},
@@ -119,7 +119,8 @@ constexpr Word check_words[] = {{"poison", &Config::check_poison},
                                 {"compare", &Config::check_compare}};
 constexpr Word memory_words[] = {{"guard", &Config::memory_guard},
                                  {"poison", &Config::memory_poison},
-                                 {"track", &Config::memory_track}};
+                                 {"track", &Config::memory_track},
+                                 {"leaks", &Config::memory_leaks}};
 
 Result<void> parse_words(std::string_view name, std::string_view value, std::span<const Word> words,
                          const char* accepts, Config& config) {
@@ -196,11 +197,11 @@ Result<Config> try_parse_config(std::span<const EnvironmentEntry> environment) {
                       config);
       if (!read) return read.failure();
     } else if (name == "TERN_MEMORY") {
-      const Result<void> read =
-          parse_words(name, value, memory_words,
-                      "some of the words guard, poison and track, separated by commas without "
-                      "spaces",
-                      config);
+      const Result<void> read = parse_words(
+          name, value, memory_words,
+          "some of the words guard, poison, track and leaks, separated by commas without "
+          "spaces",
+          config);
       if (!read) return read.failure();
     } else if (name == "TERN_STAGING_BYTES") {
       const Result<std::uint64_t> bytes = try_parse_bytes(value);

@@ -32,7 +32,10 @@ ResourceHandle make_default(const Device& device, MemoryKind kind) {
     made = std::make_shared<GuardResource>(std::move(made),
                                            GuardOptions{.poison = wanted.memory_poison});
   }
-  if (wanted.memory_track) made = std::make_shared<TrackingResource>(std::move(made));
+  if (wanted.memory_track || wanted.memory_leaks) {
+    made = std::make_shared<TrackingResource>(std::move(made));
+  }
+  if (wanted.memory_leaks) report_leaks_at_exit();
   return made;
 }
 

@@ -1,4 +1,4 @@
-// Internal access to the default resources of a device, for shutdown().
+// What the default resources of devices and shutdown() need of each other.
 
 #pragma once
 
@@ -13,5 +13,9 @@ namespace tern {
 /// each is destroyed when the caller drops it and no memory keeps it alive. A second call returns
 /// none. Throws std::bad_alloc.
 [[nodiscard]] std::vector<ResourceHandle> end_default_resources(const Device& device);
+
+/// Calls shutdown() when the program exits, and prints what is still live as a table. May be called
+/// more than once.
+void report_leaks_at_exit();
 
 }  // namespace tern

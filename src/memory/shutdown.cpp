@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <string_view>
@@ -111,6 +114,37 @@ std::string ShutdownReport::text() const {
   if (text.empty()) return "no leaks";
   text.pop_back();
   return text;
+}
+
+namespace {
+
+/// Returns the live blocks, one line for each tag and call site.
+std::string leak_table(const ShutdownReport& report) {
+  std::string text = fmt::format("{:>12} {:>7}  {:<16} {:<20} {}\n", "never freed", "blocks",
+                                 "device", "tag", "allocated at");
+  for (const Holder& one : report.leaks) {
+    text += fmt::format(
+        "{:>12} {:>7}  {:<16} {:<20} {}\n", format_bytes(one.bytes), one.blocks, one.device,
+        one.tag.name(),
+        one.site.is_known() ? fmt::format("{}:{}", one.site.file, one.site.line) : "unknown");
+  }
+  return text;
+}
+
+void print_leaks() noexcept try {
+  const ShutdownReport report = shutdown();
+  if (report.leaks.empty()) return;
+  std::fputs(leak_table(report).c_str(), stderr);
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "tern: leaks cannot be reported at exit: %s\n", error.what());
+}
+
+}  // namespace
+
+void report_leaks_at_exit() {
+  // A handler that is registered after a device was opened runs before the driver shuts down.
+  static const bool is_registered = std::atexit(print_leaks) == 0;
+  static_cast<void>(is_registered);
 }
 
 ShutdownReport shutdown() {

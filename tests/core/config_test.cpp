@@ -211,7 +211,8 @@ TEST(Config, ReadsTheWordsOfMemoryChecks) {
   const Config none = parse({}).value();
   EXPECT_FALSE(none.memory_guard || none.memory_poison || none.memory_track);
   const Config some = parse({{"TERN_MEMORY", "poison,track"}}).value();
-  EXPECT_TRUE(!some.memory_guard && some.memory_poison && some.memory_track);
+  EXPECT_TRUE(!some.memory_guard && some.memory_poison && some.memory_track && !some.memory_leaks);
+  EXPECT_TRUE(parse({{"TERN_MEMORY", "leaks"}}).value().memory_leaks);
   for (const char* value : {"", "1", "guards", "guard,", "guard, poison", "Guard"}) {
     refusal("TERN_MEMORY", value);
   }

@@ -77,6 +77,39 @@ TEST(ShutdownDeathTest, NamesTheLineWhereBlocksAreTracked) {
   });
 }
 
+/// Exits with live blocks of two lines, which a static object frees later.
+[[noreturn]] void exit_with_leaks() {
+  setenv("TERN_MEMORY", "leaks", 1);
+  static const Device device = open_device("sim");
+  static std::vector<OwnedBlock> kept;
+  for (int i = 0; i < 2; ++i) {
+    kept.emplace_back(default_resource(device),
+                      Request{.bytes = 1000, .tag = "weights", .site = CallSite::here()});
+  }
+  kept.emplace_back(default_resource(device), Request{.bytes = 64, .site = CallSite::here()});
+  static_cast<void>(OwnedBlock(default_resource(device), {.bytes = 64, .tag = "freed"}));
+  std::exit(0);
+}
+
+TEST(ShutdownDeathTest, PrintsLeaksAtExitIfTheEnvironmentAsksForIt) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(exit_with_leaks(), testing::ExitedWithCode(0),
+              "never freed  blocks  device +tag +allocated at\n"
+              " +2.0 KiB +2  sim:0 +weights +[^ ]*shutdown_test.cpp:[0-9]+\n"
+              " +256 B +1  sim:0 +untagged +[^ ]*shutdown_test.cpp:[0-9]+\n$");
+}
+
+TEST(ShutdownDeathTest, PrintsNothingAtExitIfNothingIsLive) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        setenv("TERN_MEMORY", "leaks", 1);
+        static_cast<void>(OwnedBlock(default_resource(open_device("sim")), {.bytes = 64}));
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0), "^$");
+}
+
 TEST(ShutdownDeathTest, CountsWhatWasPendingAndWaitsForIt) {
   EXPECT_IN_A_PROCESS([] {
     const Device device = sim::open({.policy = sim::Policy::lazy});

@@ -59,7 +59,8 @@ struct Config {
   /// - `guard`: puts guard bytes before and after each block.
   /// - `poison`: `guard`, and fills each block when it is allocated and when it is freed.
   /// - `track`: records who holds each block and where the block was allocated.
-  bool memory_guard = false, memory_poison = false, memory_track = false;
+  /// - `leaks`: `track`, and prints the blocks that are live when the program exits.
+  bool memory_guard = false, memory_poison = false, memory_track = false, memory_leaks = false;
 
   /// TERN_SIM_SEED, _SCHEDULE, _REUSE, _MODE, _REPORT, _PROFILE, _FAULTS, _TRACE: defaults for
   /// simulated devices. A setting in the device spec takes precedence. The values are kept as text,
