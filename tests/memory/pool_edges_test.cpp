@@ -31,6 +31,30 @@ namespace {
 
 using test::Call;
 
+TEST(PoolEdges, FindsARangeThatItsStreamHasJustFreedAmongManyThatAreTooSmall) {
+  const Device device = sim::open({.policy = sim::Policy::lazy, .memory_bytes = 512 * mib});
+  const Stream stream(device);
+  PoolResource pool(device, {.limit_bytes = 64 * mib});
+  std::vector<Block> wanted, kept;
+  for (std::size_t i = 0; i < 12; ++i) {  // the first is the largest; all are in one list by size
+    wanted.push_back(pool.allocate({.bytes = (10'200 - 16 * i) * 256, .stream = stream}));
+    kept.push_back(pool.allocate({.bytes = 2 * mib, .stream = stream}));
+  }
+  for (const std::size_t size : {2 * mib, 256 * kib, 16 * kib}) {
+    while (const Result<Block> more = pool.try_allocate({.bytes = size, .stream = stream})) {
+      kept.push_back(*more);
+    }
+  }
+  const std::uint64_t hold = sim::hold(stream);
+  for (const Block& one : wanted) pool.deallocate(one, stream);
+  const Result<Block> again =
+      pool.try_allocate({.bytes = wanted[0].bytes, .stream = stream, .wait = Wait::never});
+  EXPECT_TRUE(again) << again.failure().text();
+  sim::resume(device, hold);
+  if (again) pool.deallocate(*again, stream);
+  for (const Block& one : kept) pool.deallocate(one, stream);
+}
+
 TEST(PoolEdges, ABlockThatAHostFunctionAllocatesIsOneFinding) {
   const Device device = sim::open({.mode = sim::Mode::collect, .print_findings = false});
   const Stream stream(device);

@@ -202,8 +202,7 @@ TEST_F(PoolUnseen, ReportAllPassedFreesInOneQuery) {
 }
 
 TEST_F(PoolUnseen, ARangeThatAStreamHasPassedIsNotJoinedWithALaterOne) {
-  const Stream stream(device), other(device);
-  const Block of_other = pool.allocate({.bytes = 1000, .stream = other});
+  const Stream stream(device);
   const Block first = pool.allocate({.bytes = 14 * mib, .stream = stream});
   const Block second = pool.allocate({.bytes = 14 * mib, .stream = stream});
   ASSERT_EQ(static_cast<std::byte*>(first.address) + first.bytes, second.address);
@@ -221,37 +220,6 @@ TEST_F(PoolUnseen, ARangeThatAStreamHasPassedIsNotJoinedWithALaterOne) {
   const std::uint64_t second_hold = free_behind(second);
   EXPECT_EQ(pool.pool_statistics().in_flight_bytes, second.bytes);
   sim::resume(device, second_hold);
-  pool.deallocate(of_other, other);
-}
-
-TEST_F(PoolUnseen, RangesOfTheOnlyStreamAreJoinedWithoutAQuery) {
-  const Stream stream(device), late(device);
-  const Block first = pool.allocate({.bytes = 14 * mib, .stream = stream});
-  const Block second = pool.allocate({.bytes = 14 * mib, .stream = stream});
-  const Block kept = pool.allocate({.bytes = 14 * mib, .stream = stream});
-  ASSERT_EQ(static_cast<std::byte*>(first.address) + first.bytes, second.address);
-  const auto free_and_flush = [&](const Block& block) {
-    pool.deallocate(block, stream);
-    pool.trim(SIZE_MAX);  // takes it out of the cache
-  };
-  free_and_flush(first);
-  stream.synchronize();
-  pool.trim(SIZE_MAX);
-  ASSERT_EQ(pool.pool_statistics().in_flight_bytes, 0u);
-  const std::uint64_t hold = sim::hold(stream);
-  free_and_flush(second);
-  const PoolStatistics before = pool.pool_statistics();
-  const Block both = pool.allocate({.bytes = 28 * mib, .stream = stream});
-  EXPECT_EQ(both.address, first.address);
-  EXPECT_EQ(pool.pool_statistics().driver_calls(), before.driver_calls());
-  free_and_flush(both);
-  // The stream that comes later gets other memory.
-  const Block other = pool.allocate({.bytes = 14 * mib, .stream = late});
-  EXPECT_NE(other.address, first.address);
-  EXPECT_NE(other.address, second.address);
-  sim::resume(device, hold);
-  pool.deallocate(other, late);
-  pool.deallocate(kept, stream);
 }
 
 TEST_F(PoolUnseen, AreNotQueriedAfterAHostWait) {
@@ -291,8 +259,7 @@ TEST(PoolRecords, OneEventForManyFreesAndNoneForStreamsThatFreeLittle) {
 TEST(PoolShortOfMemory, QueriesStreamsOnceForManyFrees) {
   const Device device = open_device("sim?check=off&schedule=eager&memory=1GiB");
   PoolResource pool(device, {.limit_bytes = 512 * mib, .initial_bytes = 512 * mib});
-  const Stream stream(device), other(device);
-  const Block of_other = pool.allocate({.bytes = 1000, .stream = other});
+  const Stream stream(device);
   std::vector<Block> live;
   for (int i = 0; i < 220; ++i) live.push_back(pool.allocate({.bytes = 2 * mib, .stream = stream}));
   const PoolStatistics before = pool.pool_statistics();
@@ -309,7 +276,6 @@ TEST(PoolShortOfMemory, QueriesStreamsOnceForManyFrees) {
             before.available_hits + before.own_in_flight_hits + rounds / 2);
   EXPECT_LE(after.polls - before.polls, rounds / 2);
   for (const Block& block : live) pool.deallocate(block, stream);
-  pool.deallocate(of_other, other);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, PoolPending, testing::Values("host", "sim?check=off", "opencl:0"),

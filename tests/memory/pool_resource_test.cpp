@@ -94,14 +94,14 @@ TEST_F(Pool, RecordsFewEventsForLargeBlocksWhileItHoldsMuch) {
   };
   EXPECT_GE(seals(1300 * mib, true), 28u) << "each of the blocks that the cache does not keep";
   EXPECT_LE(seals(14 * gib, true), 16u) << "one in 56 MiB";
-  EXPECT_EQ(seals(8 * gib, false), 0u) << "one in 4 GiB, because the stream is alone";
+  EXPECT_LE(seals(8 * gib, false), 4u) << "one in 512 MiB, because the stream is alone";
 }
 
 TEST_F(Pool, AsksTheStreamsWhenItRecordsAMark) {
   const Device idle = sim::open({.policy = sim::Policy::eager, .memory_bytes = 512 * mib});
-  const Stream stream{idle}, other{idle};
+  const Stream stream{idle};
   PoolResource pool(idle);
-  std::vector<Block> blocks = {pool.allocate({.bytes = 4 * mib, .stream = other})};
+  std::vector<Block> blocks;
   for (int i = 0; i < 70; ++i) {
     blocks.push_back(pool.allocate({.bytes = 4 * mib, .stream = stream}));
   }

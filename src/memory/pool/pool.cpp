@@ -18,22 +18,16 @@ namespace {
 
 /// A mark is recorded after this many freed blocks, or bytes of freed blocks. An event costs as
 /// much as several requests, so while memory is plentiful large blocks count by their share of the
-/// pool. The only stream of a pool reuses its own blocks without a mark. It needs marks only to
-/// return memory to the driver, and for streams that use the pool later.
+/// pool. A stream reuses its own blocks without a mark, so a single stream needs fewer.
 constexpr std::size_t seal_blocks = 64;
 constexpr std::uint64_t seal_granules = 32 * mib / granule_bytes;
-constexpr std::uint64_t seals_per_pool = 256, seals_for_only_stream = 2;
-/// What the only stream of a pool frees is joined with available ranges up to this fraction of the
-/// pool, or this size. Larger ranges stay available, for streams that use the pool later and for
-/// trims.
-constexpr std::uint64_t joined_share = 8;
-constexpr std::uint64_t min_joined_granules = 64 * mib / granule_bytes;
+constexpr std::uint64_t seals_per_pool = 256, seals_for_one_stream = 16;
 /// Frees that the host has seen complete are settled after this many bytes were freed: at least as
 /// many as are in flight, and 1/256 of the pool.
 constexpr std::uint64_t settle_granules = mib / granule_bytes;
 constexpr std::uint64_t settles_per_pool = 256;
 /// If memory is short, streams are queried when this fraction of the free memory is in flight:
-/// available ranges can be joined, and ranges in flight of several streams cannot.
+/// available ranges can be joined, and ranges in flight cannot.
 constexpr std::size_t in_flight_share = 32;
 /// Upper bound on stream queries per allocation.
 constexpr std::size_t max_questions_per_request = 16;
@@ -234,7 +228,6 @@ Descriptor* Pool::find(Search& search) noexcept {
       return range;
     }
   }
-  if (!search.request.stream.id()) set(host_allocates_, true);
   const bool is_recycled = search.request.only_recycled;
   if (has_budgets_.load(std::memory_order_relaxed) && !search.request.is_charged) {
     note_uncharged_request();
@@ -245,10 +238,7 @@ Descriptor* Pool::find(Search& search) noexcept {
     poll(SIZE_MAX);
     if (exceeds(search.granules, own_limit)) return nullptr;
   }
-  if ((is_polling_due_.load(std::memory_order_relaxed) ||
-       is_alias_freed_.load(std::memory_order_relaxed)) &&
-      !is_recycled) {
-    set(is_alias_freed_, false);
+  if (is_polling_due_.load(std::memory_order_relaxed) && !is_recycled) {
     poll(max_questions_per_request);
   } else if (is_settling_due_.load(std::memory_order_relaxed)) {
     // Otherwise fresh memory of a segment would be used before freed memory.
@@ -385,20 +375,19 @@ Descriptor* Pool::take(Search& search, Thoroughness how) noexcept {
     search.failure = prepared.failure();
     return nullptr;
   }
-  const auto placement = is_tight_.load(std::memory_order_relaxed) ? Ranges::Placement::together
-                                                                   : Ranges::Placement::tightest;
+  const FitIndex::Effort effort =
+      how == Thoroughness::thorough ? FitIndex::Effort::thorough : FitIndex::Effort::quick;
   Descriptor* available = nullptr;
   if (!search.request.only_recycled) {
-    available = ranges_.find(
-        ranges_.available(), search.granules, search.alignment,
-        how == Thoroughness::thorough ? FitIndex::Effort::thorough : FitIndex::Effort::quick,
-        placement);
+    available =
+        ranges_.find(ranges_.available(), search.granules, search.alignment, effort,
+                     is_tight_.load(std::memory_order_relaxed) ? Ranges::Placement::together
+                                                               : Ranges::Placement::tightest);
   }
   Descriptor* own = nullptr;
   const bool is_exact = available != nullptr && available->size == search.granules;
   if (!is_exact && !host_shares_ && search.request.stream.id()) {
-    own = ranges_.find(search.cache.lane.index, search.granules, search.alignment,
-                       FitIndex::Effort::quick, placement);
+    own = ranges_.find(search.cache.lane.index, search.granules, search.alignment, effort);
   }
   // The tighter fit keeps large ranges whole.
   if (available != nullptr && own != nullptr) {
@@ -646,9 +635,6 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
   {
     const std::lock_guard lock(ranges_mutex_);
     Lane& lane = cache.lane;
-    const std::uint64_t held_granules = held_bytes_.load(std::memory_order_relaxed) / granule_bytes;
-    const std::uint64_t max_joined =
-        has_one_user() ? std::max(min_joined_granules, held_granules / joined_share) : 0;
     // Of several streams that had the slot, use the last; the marks of earlier ones are complete.
     if (lane.stream < stream) lane.stream = stream;
     // The neighbours are read below and are rarely in the processor's cache.
@@ -661,18 +647,21 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
       ++lane.unsealed_blocks;
       lane.unsealed_granules += range.size;
       retired_granules_ += range.size;
-      // Only the end of an alias makes its memory available, even to its own stream.
-      if (range.alias != nullptr && max_joined != 0) set(is_alias_freed_, true);
       // Use the mark of each block's own free: another thread may have freed it later than this
       // call began, or long before.
-      ranges_.put_in_flight(range, lane, range.place->sequence.load(std::memory_order_relaxed),
-                            max_joined);
+      ranges_.put_in_flight(range, lane, range.place->sequence.load(std::memory_order_relaxed));
     }
+    const std::uint64_t held_granules = held_bytes_.load(std::memory_order_relaxed) / granule_bytes;
     if (retired_granules_ >
         std::max({settle_granules, held_granules / settles_per_pool, unsettled_granules_})) {
       is_settling_due_.store(true, std::memory_order_relaxed);
     }
-    is_full = must_seal(lane);
+    std::uint64_t max_unsealed = seal_granules;
+    if (!is_tight_.load(std::memory_order_relaxed)) {
+      const std::uint64_t seals = stream_count() > 1 ? seals_per_pool : seals_for_one_stream;
+      max_unsealed = std::max(max_unsealed, held_granules / seals);
+    }
+    is_full = lane.unsealed_blocks >= seal_blocks || lane.unsealed_granules >= max_unsealed;
     if (is_full) {
       lane.unsealed_blocks = lane.unsealed_granules = 0;
       lane.sealed = lane.newest->sequence;
@@ -689,19 +678,6 @@ void Pool::retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcep
   } else if (is_over_limit()) {
     poll(max_questions_per_request);
   }
-}
-
-bool Pool::must_seal(const Lane& lane) const noexcept {
-  const bool is_only = has_one_user();
-  const std::uint64_t held_granules = held_bytes_.load(std::memory_order_relaxed) / granule_bytes;
-  std::uint64_t max_granules = seal_granules;
-  if (is_only) {
-    max_granules = std::max(max_granules, held_granules / seals_for_only_stream);
-  } else if (!is_tight_.load(std::memory_order_relaxed)) {
-    max_granules = std::max(max_granules, held_granules / seals_per_pool);
-  }
-  return lane.unsealed_granules >= max_granules ||
-         (!is_only && lane.unsealed_blocks >= seal_blocks);
 }
 
 void Pool::put_all_available(Descriptor* list) noexcept {
@@ -855,7 +831,7 @@ void Pool::note_change() noexcept {
   const std::size_t most = limit != 0 ? limit : total_bytes_;
   const bool is_tight = most != 0 && outside >= most / 4 * 3;
   const std::size_t in_flight = ranges_.in_flight_granules() * granule_bytes;
-  set(is_polling_due_, is_tight && !has_one_user() && in_flight >= free / in_flight_share);
+  set(is_polling_due_, is_tight && in_flight >= free / in_flight_share);
   const BoundsBasis basis{held,     own_limit,      stream_count(),
                           is_tight, is_contended(), is_over_limit()};
   if (basis == bounds_basis_) return;

@@ -181,10 +181,6 @@ class Pool {
   [[nodiscard]] std::size_t stream_count() const noexcept {
     return cache_count_.load(std::memory_order_relaxed) - 1;
   }
-  /// Returns whether all memory is for one stream: no other stream and not the host has allocated.
-  [[nodiscard]] bool has_one_user() const noexcept {
-    return !host_shares_ && stream_count() == 1 && !host_allocates_.load(std::memory_order_relaxed);
-  }
   [[nodiscard]] CacheBounds bounds() const noexcept {
     return {class_bound_.load(std::memory_order_relaxed),
             recent_bound_.load(std::memory_order_relaxed),
@@ -315,8 +311,6 @@ class Pool {
                    CallSite site) noexcept;
   /// Makes ranges in flight that left a stream's cache or never were in one.
   void retire(Descriptor* list, StreamCache& cache, StreamId stream) noexcept;
-  /// Returns whether a mark has to be recorded after the frees of the lane.
-  [[nodiscard]] bool must_seal(const Lane& lane) const noexcept;
   void put_all_available(Descriptor* list) noexcept;
   /// Closes the blocks whose frees the stream has passed up to `sequence` to the host, for a memory
   /// tool. The caller holds ranges_mutex_.
@@ -423,8 +417,6 @@ class Pool {
   alignas(64) std::atomic<bool> is_tight_ = false;
   std::atomic<bool> is_polling_due_ = false;
   std::atomic<bool> is_settling_due_ = false;
-  std::atomic<bool> is_alias_freed_ = false;  // by the only stream, since streams were queried
-  std::atomic<bool> host_allocates_ = false;  // the host has used memory of the device
   std::atomic<std::size_t> class_bound_ = 0, recent_bound_ = 0,
                            middle_bound_ = 0;  // of each stream's cache
   /// What the pool may hold, and the limit of the pool itself. The first is smaller if the budgets

@@ -280,34 +280,22 @@ void Ranges::remove_in_flight(Descriptor& range) noexcept {
   in_flight_granules_ -= range.size;
 }
 
-bool Ranges::take_neighbour(Descriptor* other, const Lane& lane,
-                            std::uint64_t max_joined) noexcept {
-  if (other == nullptr) return false;
-  if (other->state == State::in_flight && other->lane == &lane) {
-    remove_in_flight(*other);
-    return true;
-  }
-  if (other->state == State::available && other->size <= max_joined) {
-    remove_available(*other);
-    return true;
-  }
-  return false;
-}
-
-// Joins the range with its neighbours. The joined range moves to the newest end.
-void Ranges::put_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence,
-                           std::uint64_t max_joined) noexcept {
+// Joins the range with neighbours of the same lane. The joined range moves to the newest end.
+void Ranges::put_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept {
+  const auto is_same_lane = [&lane](const Descriptor* other) {
+    return other != nullptr && other->state == State::in_flight && other->lane == &lane;
+  };
   // A lane is ordered by mark. Using a later mark than necessary is safe.
   if (lane.newest != nullptr) sequence = std::max(sequence, lane.newest->sequence);
   Descriptor* joined = &range;
-  if (range.alias == nullptr) {
-    if (Descriptor* left = range.before; take_neighbour(left, lane, max_joined)) {
-      absorb(*left, range);
-      joined = left;
-    }
-    if (Descriptor* right = joined->after; take_neighbour(right, lane, max_joined)) {
-      absorb(*joined, *right);
-    }
+  if (Descriptor* left = range.before; is_same_lane(left)) {
+    remove_in_flight(*left);
+    absorb(*left, range);
+    joined = left;
+  }
+  if (Descriptor* right = joined->after; is_same_lane(right)) {
+    remove_in_flight(*right);
+    absorb(*joined, *right);
   }
   insert_in_flight(*joined, lane, sequence);
   link_behind(*joined, lane.newest, lane);

@@ -3,10 +3,8 @@
 // A range in flight is in the lane of the stream that freed it. That stream can reuse the range
 // immediately, because its work runs in order. Other streams can use the range when the mark after
 // the free is done, or after a wait for the mark. Adjacent ranges of one lane are joined, and the
-// later mark counts for both. If a pool has one stream, its ranges are also joined with available
-// neighbours, which are then in flight too: no other stream wants them, and the driver need not be
-// asked whether the stream has passed. Ranges in flight are joined with nothing else. A lane is
-// ordered by mark, so its oldest range shows how far the stream has come.
+// later mark counts for both. Ranges in flight are joined with nothing else. A lane is ordered by
+// mark, so its oldest range shows how far the stream has come.
 //
 // Available ranges with whole handles (of one or more pages) are also in lists of their own: whole
 // handles can be moved, so they can serve any request. Code that splits a range must prepare
@@ -138,10 +136,7 @@ class Ranges {
 
   void put_available(Descriptor& range) noexcept;
   void put_unbacked(Descriptor& range) noexcept;
-  /// Joins the range with neighbours of its lane, and with available neighbours of up to
-  /// `max_joined` granules, which are then in flight too.
-  void put_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence,
-                     std::uint64_t max_joined = 0) noexcept;
+  void put_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;
   /// Puts a range that was taken from a lane, but not used, back to its position in the lane.
   void return_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;
   /// Makes all ranges of the lane up to `done_sequence` available to every stream. Returns their
@@ -208,9 +203,6 @@ class Ranges {
   [[nodiscard]] std::uint64_t begin_that_spares_handles(const Descriptor& range,
                                                         std::uint64_t granules,
                                                         std::uint64_t alignment) const noexcept;
-  /// Takes a neighbour of a range in flight if the two may be joined, and returns whether it did.
-  [[nodiscard]] bool take_neighbour(Descriptor* other, const Lane& lane,
-                                    std::uint64_t max_joined) noexcept;
   void insert_available(Descriptor& range) noexcept;
   void remove_available(Descriptor& range) noexcept;
   void insert_in_flight(Descriptor& range, Lane& lane, std::uint64_t sequence) noexcept;

@@ -120,32 +120,6 @@ TEST_F(RangesTest, JoinsInFlightRangesOnlyWithTheirOwnLane) {
   EXPECT_EQ(take_in_flight_from(ranges, lane, 11, 1), nullptr);
 }
 
-TEST_F(RangesTest, JoinsTheRangesOfTheOnlyStreamWithAvailableNeighbours) {
-  Descriptor& a = ranges.add(0, 10, nullptr);
-  Descriptor& b = ranges.add(10, 10, &a);
-  Descriptor& c = ranges.add(20, 10, &b);
-  Descriptor& d = ranges.add(30, 10, &c);
-  ranges.put_available(a);
-  ranges.put_available(c);
-  ranges.put_in_flight(d, other, 1);
-  ranges.put_in_flight(b, lane, 3, 10);
-  EXPECT_EQ(ranges.available().total(), 0u);
-  EXPECT_EQ(lane.index.total(), 30u);
-  EXPECT_EQ(other.index.total(), 10u);
-  EXPECT_EQ(ranges.settle(lane, 2), 0u);
-  EXPECT_EQ(ranges.settle(lane, 3), 30u);
-  EXPECT_EQ(ranges.largest_available(), 30u);
-}
-
-TEST_F(RangesTest, LeavesLargeAvailableNeighboursAvailable) {
-  Descriptor& a = ranges.add(0, 10, nullptr);
-  Descriptor& b = ranges.add(10, 11, &a);
-  ranges.put_available(b);
-  ranges.put_in_flight(a, lane, 1, 10);
-  EXPECT_EQ(lane.index.total(), 10u);
-  EXPECT_EQ(ranges.largest_available(), 11u);
-}
-
 TEST_F(RangesTest, JoinedRangesHaveTheLaterMark) {
   Descriptor& a = ranges.add(0, 10, nullptr);
   Descriptor& b = ranges.add(10, 10, &a);
