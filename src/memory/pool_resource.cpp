@@ -94,7 +94,7 @@ std::size_t PoolResource::good_size(const Request& request) const noexcept {
 
 // A call that returns its result in memory makes the compiler add a stack guard. A hit makes no
 // call and has nothing on the stack that needs one.
-[[gnu::no_stack_protector]] Result<Block> PoolResource::try_allocate(
+__attribute__((no_stack_protector)) Result<Block> PoolResource::try_allocate(
     const Request& request) noexcept {
   pool::Pool& pool = *pool_;
   const pool::Pool::Hit hit = pool.try_hit(request);
@@ -125,7 +125,7 @@ bool PoolResource::recycle(const Request& request, Block& into) noexcept {
   return Failure(block.failure()).at(request.site);
 }
 
-[[gnu::no_stack_protector]] Result<void> PoolResource::try_deallocate(
+__attribute__((no_stack_protector)) Result<void> PoolResource::try_deallocate(
     const Block& block, StreamRef stream, const CallSite& site) noexcept {
   if (!block) return {};
   return pool_->try_free(block, stream, site);
