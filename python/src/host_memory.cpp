@@ -83,7 +83,7 @@ nb::object elements_of(nb::handle object, DType dtype, const Shape* shape) {
   nb::object array;
   const bool is_foreign = nb::hasattr(object, "__dlpack__") && !nb::hasattr(object, "__array__");
   if (nb::hasattr(object, "__dlpack_device__") && nb::hasattr(object, "to_numpy")) {
-    // A Buffer or a DeviceArray, perhaps of a device whose memory the host cannot read.
+    // A Buffer, perhaps of a device whose memory the host cannot read.
     array = object.attr("to_numpy")();
   } else if (is_foreign) {
     array = np.attr("from_dlpack")(object);

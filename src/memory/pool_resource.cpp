@@ -92,8 +92,8 @@ std::size_t PoolResource::good_size(const Request& request) const noexcept {
   return pool::granted_bytes(request.bytes);
 }
 
-// A call that returns its result in memory makes the compiler add a stack guard. A hit makes no
-// call and has nothing on the stack that needs one.
+// A call that returns its result in memory makes the compiler add a stack guard. try_allocate() and
+// try_deallocate() have nothing on the stack that needs one.
 __attribute__((no_stack_protector)) Result<Block> PoolResource::try_allocate(
     const Request& request) noexcept {
   pool::Pool& pool = *pool_;
