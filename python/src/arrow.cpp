@@ -275,7 +275,7 @@ nb::object from_arrow(nb::handle object, nb::handle device, const std::optional<
   }
   raise(Failure(ErrorCode::type_mismatch,
                 "{actual} is not Arrow data: it has none of __arrow_c_array__, __arrow_c_device_array__, __arrow_c_stream__ and "
-                "__arrow_c_device_stream__. Pass an object of pyarrow, polars or pandas, or use Table({{...}}).")
+                "__arrow_c_device_stream__. Pass an object of pyarrow, polars or pandas, or make a Table from a dict of columns.")
             .with("actual", type_text(object)),
         here());
 }

@@ -595,3 +595,10 @@ def test_a_list_of_texts_and_numbers_is_refused(device: tern.Device) -> None:
     with pytest.raises(tern.TypeMismatchError, match="no value 1"):
         Column([1, "a"], device=device)
     assert Column(np.array(["1", "a"]), device=device).to_pylist() == ["1", "a"]
+
+
+def test_what_is_not_arrow_data_is_refused_with_advice() -> None:
+    with pytest.raises(tern.TypeMismatchError) as caught:
+        tern.from_arrow({})
+    assert str(caught.value).startswith("dict is not Arrow data")
+    assert str(caught.value).endswith("or make a Table from a dict of columns.")
