@@ -1,5 +1,7 @@
 """scripts/bench-compare compares two programs that print figures."""
 
+import importlib.machinery
+import importlib.util
 import json
 import os
 import pathlib
@@ -66,6 +68,20 @@ class BenchCompare(unittest.TestCase):
                               "--rounds", "1", "--all"], capture_output=True, text=True, check=False)
         self.assertIn("figures compared", run.stdout, run.stderr)
         self.assertIn("driver calls", run.stdout)
+
+    def test_an_archive_has_a_folder_of_its_own(self):
+        compare = importlib.machinery.SourceFileLoader("bench_compare", str(ROOT / "scripts/bench-compare"))
+        module = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_compare", compare))
+        compare.exec_module(module)
+        module.ROOT = pathlib.Path(self.folder.name)
+        folders = []
+        for name in ("first", "second"):
+            (module.ROOT / name).mkdir()
+            (module.ROOT / name / f"{name}.txt").touch()
+            archive = module.ROOT / f"{name}.tgz"
+            subprocess.run(["tar", "-czf", archive, "-C", module.ROOT / name, "."], check=True)
+            folders.append(module.sources_of(archive))
+        self.assertEqual([[one.name for one in folder.iterdir()] for folder in folders], [["first.txt"], ["second.txt"]])
 
     def test_refuses_what_is_no_version(self):
         run = subprocess.run([ROOT / "scripts/bench-compare", "no-such-version"], capture_output=True, text=True,
