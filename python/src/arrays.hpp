@@ -12,7 +12,8 @@
 
 namespace tern::python {
 
-/// A handle of elements that is released without the interpreter lock: it may have become the last one.
+/// A handle of elements that is released without the interpreter lock: it may have become the last
+/// one.
 class ArrayHandle {
  public:
   explicit ArrayHandle(RawArray raw) : raw_(std::move(raw)) {}
@@ -29,18 +30,20 @@ class ArrayHandle {
 
 class PyArray {
  public:
-  PyArray(RawArray raw, DType dtype, Device device) : raw_(std::move(raw)), dtype_(dtype), device_(std::move(device)) {}
+  PyArray(RawArray raw, DType dtype, Device device)
+      : raw_(std::move(raw)), dtype_(dtype), device_(std::move(device)) {}
 
   PyArray(PyArray&&) = default;
-  PyArray(const PyArray& other) : raw_(*other.raw()), dtype_(other.dtype_), device_(other.device_) {}
+  PyArray(const PyArray& other)
+      : raw_(*other.raw()), dtype_(other.dtype_), device_(other.device_) {}
 
   /// A handle of the elements, which keeps their number if another thread resizes the array.
   [[nodiscard]] ArrayHandle raw() const {
     wait_for_resize();
     return ArrayHandle(raw_);
   }
-  /// Resizes without the interpreter lock. Other threads wait for the end, as the handle is taken out meanwhile: a
-  /// second handle would keep the array from growing in place.
+  /// Resizes without the interpreter lock. Other threads wait for the end, as the handle is taken
+  /// out meanwhile: a second handle would keep the array from growing in place.
   template <class Resize>
   auto resize(Resize&& call) {
     wait_for_resize();
@@ -61,7 +64,9 @@ class PyArray {
  private:
   void wait_for_resize() const {
     while (is_resizing_) {
-      if (is_in_kernel) raise(Failure(ErrorCode::stream_misuse, "a kernel cannot wait for the end of a resize."), here());
+      if (is_in_kernel)
+        raise(Failure(ErrorCode::stream_misuse, "a kernel cannot wait for the end of a resize."),
+              here());
       released([] { std::this_thread::sleep_for(std::chrono::microseconds(50)); });
     }
   }

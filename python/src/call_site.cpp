@@ -68,10 +68,11 @@ const Cached& cached(PyObject* code, int line) {
   const std::string file = attribute(code, "co_filename");
   Py_XDECREF(found.code);
   Py_INCREF(code);
-  found = {code,
-           line,
-           is_of_package(file),
-           {interned(file), interned(attribute(code, "co_name")), static_cast<std::uint32_t>(line)}};
+  found = {
+      code,
+      line,
+      is_of_package(file),
+      {interned(file), interned(attribute(code, "co_name")), static_cast<std::uint32_t>(line)}};
   return found;
 }
 
@@ -94,8 +95,6 @@ CallSite here() noexcept try {
   return {};
 }
 
-Tag tag_of(const std::optional<std::string>& text) {
-  return text ? Tag(*text) : Tag();
-}
+Tag tag_of(const std::optional<std::string>& text) { return text ? Tag(*text) : Tag(); }
 
 }  // namespace tern::python

@@ -1,4 +1,5 @@
-// Objects that refer to Python objects and may be part of reference cycles, for the garbage collector of Python.
+// Objects that refer to Python objects and may be part of reference cycles, for the garbage
+// collector of Python.
 
 #pragma once
 
@@ -6,9 +7,10 @@
 
 namespace tern::python {
 
-/// Slots for such a type: visit_objects(object, visit) calls visit() with each nb::object. An object that several C++
-/// owners share must not be visited, because the collector counts references. There is no tp_clear: every cycle also
-/// has a dict, a list or a cell, which Python clears, and an object with cleared members could still be called.
+/// Slots for such a type: visit_objects(object, visit) calls visit() with each nb::object. An
+/// object that several C++ owners share must not be visited, because the collector counts
+/// references. There is no tp_clear: every cycle also has a dict, a list or a cell, which Python
+/// clears, and an object with cleared members could still be called.
 template <class Type>
 struct Collected {
   static int traverse(PyObject* self, visitproc visit, void* arg) {  // Py_VISIT needs these names
@@ -20,7 +22,8 @@ struct Collected {
     });
     return result;
   }
-  static inline PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse)}, {0, nullptr}};
+  static inline PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
+                                       {0, nullptr}};
 };
 
 }  // namespace tern::python

@@ -25,7 +25,8 @@ class PyStream {
 
   [[nodiscard]] StreamRef get() const noexcept { return ref_; }
   [[nodiscard]] const Device& device() const noexcept { return device_; }
-  /// A share of the stream for the time of a call. Raises StreamMisuseError if the stream was closed.
+  /// A share of the stream for the time of a call. Raises StreamMisuseError if the stream was
+  /// closed.
   [[nodiscard]] StreamShare share() const;
   void close() noexcept;
   template <class Visit>

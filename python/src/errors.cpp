@@ -110,7 +110,8 @@ const char* doc_of(ErrorCode code) {
     case ErrorCode::out_of_bounds:
       return "An index is outside of its range.";
     case ErrorCode::stream_misuse:
-      return "A stream, a mark or an event is used in a way that the driver does not allow, such as after close().";
+      return "A stream, a mark or an event is used in a way that the driver does not allow, such "
+             "as after close().";
     case ErrorCode::untracked_buffer:
       return "Tern cannot track the use of this memory.";
     case ErrorCode::download_refused:
@@ -182,7 +183,8 @@ std::string python_text(std::string text) {
       {"Set the text of the kernel.", "Use Kernel.from_source()."},
       {"Export an ArrowDeviceArray, or a copy on the host.", "Copy the data to the host first."}};
   for (const auto& [cpp, python] : words) {
-    for (std::size_t at = text.find(cpp); at != std::string::npos; at = text.find(cpp, at + python.size())) {
+    for (std::size_t at = text.find(cpp); at != std::string::npos;
+         at = text.find(cpp, at + python.size())) {
       text.replace(at, cpp.size(), python);
     }
   }
@@ -210,20 +212,28 @@ void raise_in_python(const Error& error) {
     const Failure::Field field = failure.field(i);
     const std::string name(field.name);
     // A field must not hide what every exception has.
-    if (!nb::hasattr(nb::handle(type), name.c_str())) nb::setattr(made, name.c_str(), object_of(field));
+    if (!nb::hasattr(nb::handle(type), name.c_str()))
+      nb::setattr(made, name.c_str(), object_of(field));
   }
   const std::string_view code = name(failure.code());
   nb::setattr(made, "code", nb::str(code.data(), code.size()));
   const CallSite site = failure.site();
   if (site.is_known()) {
-    nb::setattr(made, "site", nb::str((std::string(site.file) + ":" + std::to_string(site.line)).c_str()));
+    nb::setattr(made, "site",
+                nb::str((std::string(site.file) + ":" + std::to_string(site.line)).c_str()));
   }
   PyErr_SetObject(type, made.ptr());
 }
 
-void refuse_type(const char* text) { raise(Failure(ErrorCode::type_mismatch, "{what}.").with("what", text), here()); }
-void refuse_value(const char* text) { raise(Failure(ErrorCode::invalid_argument, "{what}.").with("what", text), here()); }
-void refuse_index(const char* text) { raise(Failure(ErrorCode::out_of_bounds, "{what}.").with("what", text), here()); }
+void refuse_type(const char* text) {
+  raise(Failure(ErrorCode::type_mismatch, "{what}.").with("what", text), here());
+}
+void refuse_value(const char* text) {
+  raise(Failure(ErrorCode::invalid_argument, "{what}.").with("what", text), here());
+}
+void refuse_index(const char* text) {
+  raise(Failure(ErrorCode::out_of_bounds, "{what}.").with("what", text), here());
+}
 
 void refuse_choice(const char* option, std::string_view given, const char* allowed) {
   raise(Failure(ErrorCode::invalid_argument, "{option} is '{given}'. Use {allowed}.")
@@ -239,7 +249,8 @@ void add_errors(nb::module_& module) {
   error_class = PyErr_NewExceptionWithDoc(
       "ternmem.Error",
       "The base class of every exception that Tern raises.\n\n"
-      "``code`` is the name of the error, such as ``out_of_memory``; ``site`` is the Python line of\n"
+      "``code`` is the name of the error, such as ``out_of_memory``; ``site`` is the Python line "
+      "of\n"
       "the call, if known. The numbers of the message are attributes too.",
       PyExc_RuntimeError, nullptr);
   module.attr("Error") = nb::handle(error_class);
@@ -251,13 +262,15 @@ void add_errors(nb::module_& module) {
     PyObject* builtin = builtin_of(code);
     nb::object bases;
     if (code == ErrorCode::out_of_budget) {
-      bases = nb::make_tuple(nb::handle(classes[static_cast<std::size_t>(ErrorCode::out_of_memory)]));
+      bases =
+          nb::make_tuple(nb::handle(classes[static_cast<std::size_t>(ErrorCode::out_of_memory)]));
     } else if (builtin != nullptr) {
       bases = nb::make_tuple(nb::handle(error_class), nb::handle(builtin));
     } else {
       bases = nb::make_tuple(nb::handle(error_class));
     }
-    PyObject* const made = PyErr_NewExceptionWithDoc(full_name.c_str(), doc_of(code), bases.ptr(), nullptr);
+    PyObject* const made =
+        PyErr_NewExceptionWithDoc(full_name.c_str(), doc_of(code), bases.ptr(), nullptr);
     if (made == nullptr) nb::raise_python_error();
     classes[static_cast<std::size_t>(code)] = made;
     module.attr(short_name.c_str()) = nb::handle(made);
@@ -272,7 +285,8 @@ void add_errors(nb::module_& module) {
       raise_in_python(error);
     } catch (const std::bad_cast&) {
       // An object of another library is not what its protocol says.
-      PyErr_SetString(classes[static_cast<std::size_t>(ErrorCode::type_mismatch)], "an object of another library returned a value of an unexpected type.");
+      PyErr_SetString(classes[static_cast<std::size_t>(ErrorCode::type_mismatch)],
+                      "an object of another library returned a value of an unexpected type.");
     }
   });
 }

@@ -22,7 +22,8 @@ namespace {
 
 constexpr std::uint64_t flag_is_copied = 2;
 constexpr int dl_cpu = 1, dl_cuda = 2, dl_cuda_host = 3, dl_ext = 12, dl_cuda_managed = 13;
-constexpr const char *versioned_name = "dltensor_versioned", *used_versioned_name = "used_dltensor_versioned";
+constexpr const char *versioned_name = "dltensor_versioned",
+                     *used_versioned_name = "used_dltensor_versioned";
 constexpr const char *legacy_name = "dltensor", *used_legacy_name = "used_dltensor";
 
 PyObject* copy_required_error = nullptr;
@@ -49,7 +50,9 @@ void release_unused(PyObject* capsule, const char* name) {
 void release_versioned(PyObject* capsule) {
   release_unused<abi::DLManagedTensorVersioned>(capsule, versioned_name);
 }
-void release_legacy(PyObject* capsule) { release_unused<abi::DLManagedTensor>(capsule, legacy_name); }
+void release_legacy(PyObject* capsule) {
+  release_unused<abi::DLManagedTensor>(capsule, legacy_name);
+}
 
 bool wants_version(nb::handle max_version) {
   if (max_version.is_none()) return false;
@@ -82,8 +85,10 @@ Consumer consumer_of(nb::handle stream, const abi::DLDevice& device, const Devic
     refuse_value("stream is None or an integer");
   }
   int overflow = 0;
-  const long long number = stream.is_none() ? 0 : PyLong_AsLongLongAndOverflow(stream.ptr(), &overflow);
-  if (overflow != 0 || number < -1) refuse_value("stream is None, -1, 1, 2 or a handle of the driver");
+  const long long number =
+      stream.is_none() ? 0 : PyLong_AsLongLongAndOverflow(stream.ptr(), &overflow);
+  if (overflow != 0 || number < -1)
+    refuse_value("stream is None, -1, 1, 2 or a handle of the driver");
   if (number == -1 && !stream.is_none()) {
     made.is_unordered = device.device_type != dl_cpu;
     return made;
@@ -102,7 +107,9 @@ Consumer consumer_of(nb::handle stream, const abi::DLDevice& device, const Devic
         return made;
       }
   }
-  if (number == 0) refuse_value("stream 0 is ambiguous: pass 1 for the legacy default stream, or 2 for the per-thread one");
+  if (number == 0)
+    refuse_value(
+        "stream 0 is ambiguous: pass 1 for the legacy default stream, or 2 for the per-thread one");
   if (number == 1) {
     made.stream = tern_device.default_stream();
     return made;
@@ -122,7 +129,9 @@ Buffer copy_on_device(const Buffer& buffer, StreamRef stream) {
 Buffer copy_to_host(const Buffer& buffer) {
   const CallSite site = here();
   const Device host = try_open_device("host").value(site);
-  Buffer made = Buffer::try_allocate(host, buffer.shape(), buffer.dtype(), {.contents = Contents::unspecified, .site = site}).value();
+  Buffer made = Buffer::try_allocate(host, buffer.shape(), buffer.dtype(),
+                                     {.contents = Contents::unspecified, .site = site})
+                    .value();
   void* const address = reinterpret_cast<void*>(made.try_address().value(site));
   without_gil([&] { return buffer.try_copy_to(address, buffer.size_bytes(), site); }).value();
   return made;
@@ -173,7 +182,8 @@ nb::object from_dlpack(nb::handle producer, nb::handle device, nb::handle copy) 
   const std::optional<bool> must_copy = copy_of(copy);
   if (!nb::hasattr(producer, "__dlpack__") || !nb::hasattr(producer, "__dlpack_device__")) {
     raise(Failure(ErrorCode::type_mismatch,
-                  "{actual} has no __dlpack__ and __dlpack_device__. Use from_arrow(x) for Arrow data and x.device for a "
+                  "{actual} has no __dlpack__ and __dlpack_device__. Use from_arrow(x) for Arrow "
+                  "data and x.device for a "
                   "UnifiedBuffer, or copy the elements with Buffer.from_numpy(x).")
               .with("actual", type_text(producer)),
           here());
@@ -184,10 +194,12 @@ nb::object from_dlpack(nb::handle producer, nb::handle device, nb::handle copy) 
   if (nb::len(place) != 2) refuse_value(wrong_place);
   const int type = nb::cast<int>(index_of(nb::object(place[0]), wrong_place));
   const int number = nb::cast<int>(index_of(nb::object(place[1]), wrong_place));
-  const Device source = nb::isinstance<Device>(device) && type == dl_ext ? nb::cast<Device>(device)
-                                                                         : device_of_dlpack(type, number);
+  const Device source = nb::isinstance<Device>(device) && type == dl_ext
+                            ? nb::cast<Device>(device)
+                            : device_of_dlpack(type, number);
   const nb::object capsule = call_dlpack(producer, type);
-  if (PyCapsule_CheckExact(capsule.ptr()) == 0) refuse_type("__dlpack__() did not return a capsule");
+  if (PyCapsule_CheckExact(capsule.ptr()) == 0)
+    refuse_type("__dlpack__() did not return a capsule");
   const CallSite site = here();
   DlpackOptions options;
   options.site = site;
@@ -199,7 +211,8 @@ nb::object from_dlpack(nb::handle producer, nb::handle device, nb::handle copy) 
   Result<StridedBuffer> imported = [&] {
     const char* const name = PyCapsule_GetName(capsule.ptr());
     if (name != nullptr && std::string_view(name) == versioned_name) {
-      auto* const tensor = take<abi::DLManagedTensorVersioned>(capsule, versioned_name, used_versioned_name);
+      auto* const tensor =
+          take<abi::DLManagedTensorVersioned>(capsule, versioned_name, used_versioned_name);
       return without_gil([&] { return try_import_dlpack(source, tensor, options); });
     }
     if (name != nullptr && std::string_view(name) == legacy_name) {
@@ -210,7 +223,8 @@ nb::object from_dlpack(nb::handle producer, nb::handle device, nb::handle copy) 
   }();
   StridedBuffer tensor = std::move(imported).value();
   if (must_copy.value_or(false)) {
-    Buffer contiguous = without_gil([&] { return tensor.try_contiguous(source.default_stream(), site); }).value();
+    Buffer contiguous =
+        without_gil([&] { return tensor.try_contiguous(source.default_stream(), site); }).value();
     return nb::cast(copy_on_device(contiguous, source.default_stream()));
   }
   if (tensor.is_contiguous()) return nb::cast(tensor.try_buffer(site).value());
@@ -224,8 +238,8 @@ nb::tuple dlpack_device(const Buffer& buffer) {
   return nb::make_tuple(static_cast<int>(device.device_type), device.device_id);
 }
 
-nb::object export_dlpack(const Exported& exported, nb::handle stream, nb::handle max_version, nb::handle dl_device,
-                         nb::handle copy) {
+nb::object export_dlpack(const Exported& exported, nb::handle stream, nb::handle max_version,
+                         nb::handle dl_device, nb::handle copy) {
   const CallSite site = here();
   const bool has_version = wants_version(max_version);
   const std::optional<bool> must_copy = copy_of(copy);
@@ -237,8 +251,10 @@ nb::object export_dlpack(const Exported& exported, nb::handle stream, nb::handle
     if (!nb::isinstance<nb::tuple>(dl_device) || PyTuple_Size(dl_device.ptr()) != 2) {
       refuse_value("dl_device is a tuple of two integers");
     }
-    const int type = nb::cast<int>(index_of(nb::object(dl_device[0]), "dl_device is a tuple of two integers"));
-    const int number = nb::cast<int>(index_of(nb::object(dl_device[1]), "dl_device is a tuple of two integers"));
+    const int type =
+        nb::cast<int>(index_of(nb::object(dl_device[0]), "dl_device is a tuple of two integers"));
+    const int number =
+        nb::cast<int>(index_of(nb::object(dl_device[1]), "dl_device is a tuple of two integers"));
     const int from = static_cast<int>(own.device_type);
     if (type == from && number == own.device_id) {
       // its own
@@ -247,7 +263,8 @@ nb::object export_dlpack(const Exported& exported, nb::handle stream, nb::handle
     } else if (type == dl_cuda && from == dl_cuda_managed) {
       retagged = abi::DLDevice{dl_cuda, number};
     } else if (type == dl_cpu && number == 0) {
-      if (must_copy && !*must_copy) require_copy("the memory is on a device, and copy=False forbids the copy to the host");
+      if (must_copy && !*must_copy)
+        require_copy("the memory is on a device, and copy=False forbids the copy to the host");
       to_host = true;
     } else {
       reject("the tensor cannot be exported to that device");
@@ -299,7 +316,8 @@ nb::object export_dlpack(const Exported& exported, nb::handle stream, nb::handle
     }
     return capsule;
   }
-  if (options.is_read_only) reject("read-only memory needs a versioned structure: pass max_version=(1, 0), or copy=True");
+  if (options.is_read_only)
+    reject("read-only memory needs a versioned structure: pass max_version=(1, 0), or copy=True");
   abi::DLManagedTensor* const tensor =
       without_gil([&] { return try_export_dlpack_legacy(StridedBuffer(buffer), options); }).value();
   if (retagged) tensor->dl_tensor.device = *retagged;
@@ -333,7 +351,8 @@ nb::dict cuda_array_interface(const Exported& exported) {
   made["strides"] = nb::none();
   made["stream"] = nb::none();
   if (exported.after.id()) {
-    const std::uintptr_t handle = released([&] { return exported.after.try_native(); }).value(site).value;
+    const std::uintptr_t handle =
+        released([&] { return exported.after.try_native(); }).value(site).value;
     made["stream"] = handle == 0 ? std::uintptr_t{1} : handle;
   }
   return made;
@@ -342,17 +361,21 @@ nb::dict cuda_array_interface(const Exported& exported) {
 void add_exchange(nb::module_& module) {
   const nb::object rejected = module.attr("DlpackRejectedError");
   const nb::object bases = nb::make_tuple(rejected, nb::handle(PyExc_ValueError));
-  copy_required_error = PyErr_NewExceptionWithDoc("ternmem.CopyRequiredError",
-                                                  "An exchange needs a copy, and ``copy=False`` forbids it.", bases.ptr(), nullptr);
+  copy_required_error = PyErr_NewExceptionWithDoc(
+      "ternmem.CopyRequiredError", "An exchange needs a copy, and ``copy=False`` forbids it.",
+      bases.ptr(), nullptr);
   if (copy_required_error == nullptr) nb::raise_python_error();
   module.attr("CopyRequiredError") = nb::handle(copy_required_error);
-  module.def("from_dlpack", &from_dlpack, nb::arg("x"), nb::kw_only(), nb::arg("device") = nb::none(),
-             nb::arg("copy") = nb::none(),
+  module.def("from_dlpack", &from_dlpack, nb::arg("x"), nb::kw_only(),
+             nb::arg("device") = nb::none(), nb::arg("copy") = nb::none(),
              "Import a tensor of another library without a copy.\n\n"
              "Parameters\n----------\n"
-             "x : object\n    With ``__dlpack__`` and ``__dlpack_device__``, such as an array of NumPy, CuPy, JAX or torch.\n"
-             "device : Device, optional\n    The simulated device that owns the memory; needed only if several are open.\n"
-             "copy : bool, optional\n    True always copies. False raises CopyRequiredError if a copy is needed.\n\n"
+             "x : object\n    With ``__dlpack__`` and ``__dlpack_device__``, such as an array of "
+             "NumPy, CuPy, JAX or torch.\n"
+             "device : Device, optional\n    The simulated device that owns the memory; needed "
+             "only if several are open.\n"
+             "copy : bool, optional\n    True always copies. False raises CopyRequiredError if a "
+             "copy is needed.\n\n"
              "Returns\n-------\n"
              "Buffer or StridedBuffer\n    A StridedBuffer if the elements are not adjacent.");
 }

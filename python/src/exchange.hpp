@@ -18,8 +18,9 @@ struct Exported {
 };
 
 /// Implements __dlpack__.
-[[nodiscard]] nb::object export_dlpack(const Exported& exported, nb::handle stream, nb::handle max_version,
-                                       nb::handle dl_device, nb::handle copy);
+[[nodiscard]] nb::object export_dlpack(const Exported& exported, nb::handle stream,
+                                       nb::handle max_version, nb::handle dl_device,
+                                       nb::handle copy);
 /// Implements __dlpack_device__.
 [[nodiscard]] nb::tuple dlpack_device(const Buffer& buffer);
 /// Implements __cuda_array_interface__. Raises AttributeError if the memory is not CUDA's or the

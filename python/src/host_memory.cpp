@@ -18,7 +18,8 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   }
   auto& memory = *nb::inst_ptr<HostMemory>(self);
   if ((flags & PyBUF_WRITABLE) != 0 && memory.is_read_only) {
-    PyErr_SetString(PyExc_BufferError, "this memory is leased for reading only. Open an rw lease to write.");
+    PyErr_SetString(PyExc_BufferError,
+                    "this memory is leased for reading only. Open an rw lease to write.");
     return -1;
   }
   const std::size_t width = size_bytes(memory.dtype);
@@ -72,7 +73,8 @@ nb::object array_over(HostMemory memory) {
   const nb::object exporter = nb::cast(std::move(memory));
   nb::object array = nb::steal(PyObject_CallFunctionObjArgs(asarray(), exporter.ptr(), nullptr));
   if (!array.is_valid()) nb::raise_python_error();
-  if (format_of(dtype) == nullptr && numpy_has(dtype)) array = array.attr("view")(object_of_dtype(dtype));
+  if (format_of(dtype) == nullptr && numpy_has(dtype))
+    array = array.attr("view")(object_of_dtype(dtype));
   return array;
 }
 
@@ -93,18 +95,21 @@ nb::object elements_of(nb::handle object, DType dtype, const Shape* shape) {
   if (shape != nullptr) {
     const nb::tuple wanted = tuple_of(*shape);
     if (!array.attr("shape").equal(wanted)) {
-      raise(Failure(ErrorCode::shape_mismatch,
-                    "the elements have the shape {actual}, and the buffer has {expected}. Nothing is "
-                    "broadcast: reshape the elements first.")
-                .with("actual", repr_of(array.attr("shape")))
-                .with("expected", repr_of(wanted)),
-            here());
+      raise(
+          Failure(ErrorCode::shape_mismatch,
+                  "the elements have the shape {actual}, and the buffer has {expected}. Nothing is "
+                  "broadcast: reshape the elements first.")
+              .with("actual", repr_of(array.attr("shape")))
+              .with("expected", repr_of(wanted)),
+          here());
     }
   }
   const nb::object target = object_of_dtype(dtype);
-  if (!numpy_has(dtype) || !nb::cast<bool>(np.attr("can_cast")(array.attr("dtype"), target, "same_kind"))) {
+  if (!numpy_has(dtype) ||
+      !nb::cast<bool>(np.attr("can_cast")(array.attr("dtype"), target, "same_kind"))) {
     raise(Failure(ErrorCode::type_mismatch,
-                  "elements of {actual} cannot be copied to {expected}, because the cast is not of the same kind. "
+                  "elements of {actual} cannot be copied to {expected}, because the cast is not of "
+                  "the same kind. "
                   "Convert them first, with array.astype('{expected}').")
               .with("actual", nb::cast<std::string>(nb::str("{}").format(array.attr("dtype"))))
               .with("expected", nb::cast<std::string>(nb::str("{}").format(target))),

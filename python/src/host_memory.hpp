@@ -32,9 +32,9 @@ void add_host_memory(nb::module_& module);
 /// Sets the flag of a NumPy array that forbids writing.
 void forbid_writing(nb::handle array);
 
-/// The elements of an object as a C-contiguous NumPy array of this dtype, for a copy. Accepts arrays,
-/// sequences and objects with __dlpack__. Raises TypeError unless NumPy casts the elements by the
-/// rule `same_kind`, and ValueError unless the shape is `shape`; a null shape accepts any.
+/// The elements of an object as a C-contiguous NumPy array of this dtype, for a copy. Accepts
+/// arrays, sequences and objects with __dlpack__. Raises TypeError unless NumPy casts the elements
+/// by the rule `same_kind`, and ValueError unless the shape is `shape`; a null shape accepts any.
 [[nodiscard]] nb::object elements_of(nb::handle object, DType dtype, const Shape* shape);
 /// The address of the first element of a C-contiguous NumPy array.
 [[nodiscard]] void* address_of(nb::handle array);

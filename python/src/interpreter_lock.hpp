@@ -1,8 +1,8 @@
 // The global interpreter lock.
 //
-// When the interpreter ends, Python stops a daemon thread that asks for the lock: it unwinds the stack of
-// the thread (before 3.14), which ends the process if a C++ frame does not allow that. LockReleased
-// never asks for the lock then, and the thread sleeps until the process ends.
+// When the interpreter ends, Python stops a daemon thread that asks for the lock: it unwinds the
+// stack of the thread (before 3.14), which ends the process if a C++ frame does not allow that.
+// LockReleased never asks for the lock then, and the thread sleeps until the process ends.
 
 #pragma once
 

@@ -61,10 +61,13 @@ thread_local StorageWait current_wait;
 
 Result<bool> is_ready_beside(const StorageHandle& storage, Access access) {
   if (!is_main_thread() || is_in_kernel) return true;
-  if (current_wait.wait == nullptr || current_wait.storage != storage->id() || current_wait.access != access) {
+  if (current_wait.wait == nullptr || current_wait.storage != storage->id() ||
+      current_wait.access != access) {
     const Result<bool> ready = storage->uses().try_is_ready(access);
     if (!ready || *ready) return ready;
-    current_wait = {storage->id(), access, WaitBeside::start([storage, access] { return storage->uses().try_wait(access); })};
+    current_wait = {storage->id(), access, WaitBeside::start([storage, access] {
+                      return storage->uses().try_wait(access);
+                    })};
   }
   if (current_wait.wait != nullptr && !current_wait.wait->is_over_in_turn()) return false;
   current_wait.wait.reset();
@@ -86,7 +89,8 @@ void wait_for_device(const Device& device) {
 }
 
 void add_interrupts() {
-  main_thread = nb::cast<unsigned long>(nb::module_::import_("threading").attr("main_thread")().attr("ident"));
+  main_thread = nb::cast<unsigned long>(
+      nb::module_::import_("threading").attr("main_thread")().attr("ident"));
 }
 
 }  // namespace tern::python

@@ -1,8 +1,6 @@
 // Kernels and launches: code from source, from an image or from a Python function, launched with
 // declared uses.
 
-#include "tern/launch/kernel.hpp"
-
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
@@ -16,13 +14,14 @@
 #include <vector>
 
 #include "arrays.hpp"
-#include "devices.hpp"
 #include "collected.hpp"
+#include "devices.hpp"
 #include "launches.hpp"
 #include "managed.hpp"
 #include "places.hpp"
 #include "python_kernel.hpp"
 #include "tern/launch/fence.hpp"
+#include "tern/launch/kernel.hpp"
 #include "unified.hpp"
 #include "uses.hpp"
 
@@ -57,13 +56,16 @@ const char* name_of(Access access) {
 }
 
 bool is_memory(nb::handle object) {
-  return nb::isinstance<Buffer>(object) || nb::isinstance<PyUnified>(object) || nb::isinstance<PyManaged>(object);
+  return nb::isinstance<Buffer>(object) || nb::isinstance<PyUnified>(object) ||
+         nb::isinstance<PyManaged>(object);
 }
 
 Use use_of(nb::object memory, Access access) {
   if (nb::isinstance<PyArray>(memory)) memory = nb::cast(nb::cast<const PyArray&>(memory).buffer());
   if (!is_memory(memory)) {
-    raise(Failure(ErrorCode::type_mismatch, "{name}() takes a Buffer, an Array, a UnifiedBuffer or a ManagedBuffer, and not {actual}.")
+    raise(Failure(ErrorCode::type_mismatch,
+                  "{name}() takes a Buffer, an Array, a UnifiedBuffer or a ManagedBuffer, and not "
+                  "{actual}.")
               .with("name", name_of(access))
               .with("actual", repr_of(memory.type())),
           here());
@@ -76,7 +78,8 @@ LaunchArgument argument_of(const Use& use) {
   if (nb::isinstance<PyUnified>(use.memory)) {
     const RawUnified& raw = nb::cast<const PyUnified&>(use.memory).raw();
     const ArgumentType type{static_cast<std::uint32_t>(size_bytes(raw.dtype())), raw.dtype()};
-    return LaunchArgument::of_movable(raw.launch_memory(), raw.offset(), raw.size_bytes(), use.access, type);
+    return LaunchArgument::of_movable(raw.launch_memory(), raw.offset(), raw.size_bytes(),
+                                      use.access, type);
   }
   if (nb::isinstance<PyManaged>(use.memory)) {
     return LaunchArgument::of_memory(nb::cast<const PyManaged&>(use.memory).buffer(), use.access);
@@ -85,14 +88,18 @@ LaunchArgument argument_of(const Use& use) {
 }
 
 Shape shape_of(const Use& use) {
-  if (nb::isinstance<PyUnified>(use.memory)) return nb::cast<const PyUnified&>(use.memory).raw().shape();
-  if (nb::isinstance<PyManaged>(use.memory)) return nb::cast<const PyManaged&>(use.memory).buffer().shape();
+  if (nb::isinstance<PyUnified>(use.memory))
+    return nb::cast<const PyUnified&>(use.memory).raw().shape();
+  if (nb::isinstance<PyManaged>(use.memory))
+    return nb::cast<const PyManaged&>(use.memory).buffer().shape();
   return nb::cast<const Buffer&>(use.memory).shape();
 }
 
 DType dtype_of_use(const Use& use) {
-  if (nb::isinstance<PyUnified>(use.memory)) return nb::cast<const PyUnified&>(use.memory).raw().dtype();
-  if (nb::isinstance<PyManaged>(use.memory)) return nb::cast<const PyManaged&>(use.memory).buffer().dtype();
+  if (nb::isinstance<PyUnified>(use.memory))
+    return nb::cast<const PyUnified&>(use.memory).raw().dtype();
+  if (nb::isinstance<PyManaged>(use.memory))
+    return nb::cast<const PyManaged&>(use.memory).buffer().dtype();
   return nb::cast<const Buffer&>(use.memory).dtype();
 }
 
@@ -129,9 +136,9 @@ LaunchArgument value_argument(const ValueBytes& bytes) {
 
 LaunchArgument argument_of_value(DType dtype, const ValueBytes& bytes) {
   switch (dtype) {
-#define TERN_DTYPE(enumerator, name, width)      \
-  case DType::enumerator:                        \
-    if constexpr (DType::enumerator != DType::void_) \
+#define TERN_DTYPE(enumerator, name, width)            \
+  case DType::enumerator:                              \
+    if constexpr (DType::enumerator != DType::void_)   \
       return value_argument<DType::enumerator>(bytes); \
     break;
     TERN_FOR_EACH_DTYPE(TERN_DTYPE)
@@ -147,7 +154,8 @@ void read_value(nb::handle object, std::size_t index, DType& dtype, ValueBytes& 
   if (is_generic < 0) nb::raise_python_error();
   if (is_generic == 0) {
     raise(Failure(ErrorCode::type_mismatch,
-                  "argument {index} is {actual}. Declare memory with in_(), out() or inout(), and pass a value as a NumPy "
+                  "argument {index} is {actual}. Declare memory with in_(), out() or inout(), and "
+                  "pass a value as a NumPy "
                   "scalar of the width that the kernel expects, such as numpy.float32(2).")
               .with("index", index)
               .with("actual", repr_of(object.type())),
@@ -162,7 +170,8 @@ void read_value(nb::handle object, std::size_t index, DType& dtype, ValueBytes& 
 
 std::uint32_t extent_of(nb::handle object) {
   const std::size_t value = size_of_object(object, "a size of the launch");
-  if (value > 0xffffffffu) raise(Failure(ErrorCode::size_overflow).with("what", "a size of the launch"), here());
+  if (value > 0xffffffffu)
+    raise(Failure(ErrorCode::size_overflow).with("what", "a size of the launch"), here());
   return static_cast<std::uint32_t>(value);
 }
 
@@ -172,13 +181,16 @@ void read_axes(nb::handle object, std::uint32_t (&axes)[3]) {
     return;
   }
   if (!nb::isinstance<nb::tuple>(object) && !nb::isinstance<nb::list>(object)) {
-    raise(Failure(ErrorCode::type_mismatch, "a grid or block is an integer or a tuple of up to three, and not {actual}.")
+    raise(Failure(ErrorCode::type_mismatch,
+                  "a grid or block is an integer or a tuple of up to three, and not {actual}.")
               .with("actual", repr_of(object)),
           here());
   }
   const std::size_t count = nb::len(object);
   if (count == 0 || count > 3) {
-    raise(Failure(ErrorCode::invalid_argument, "a grid or block has 1 to 3 axes, and not {value}.").with("name", "axes").with("value", count),
+    raise(Failure(ErrorCode::invalid_argument, "a grid or block has 1 to 3 axes, and not {value}.")
+              .with("name", "axes")
+              .with("value", count),
           here());
   }
   for (std::size_t i = 0; i < count; ++i) axes[i] = extent_of(object[i]);
@@ -195,9 +207,11 @@ LaunchSize launch_size_of(nb::handle grid, nb::handle block, nb::handle shared_b
 LaunchExtent extent_of_object(nb::handle object) {
   if (nb::isinstance<Elements>(object)) return nb::cast<Elements>(object);
   if (nb::isinstance<LaunchSize>(object)) return nb::cast<const LaunchSize&>(object);
-  if (PyIndex_Check(object.ptr()) != 0) return elements(size_of_object(object, "the number of elements"));
+  if (PyIndex_Check(object.ptr()) != 0)
+    return elements(size_of_object(object, "the number of elements"));
   raise(Failure(ErrorCode::type_mismatch,
-                "the size of a launch is an integer, elements(n) or LaunchSize(grid, block), and not {actual}.")
+                "the size of a launch is an integer, elements(n) or LaunchSize(grid, block), and "
+                "not {actual}.")
             .with("actual", repr_of(object.type())),
         here());
 }
@@ -216,7 +230,8 @@ bool is_empty(const LaunchExtent& extent) {
 
 class PyKernel {
  public:
-  PyKernel(Kernel kernel, std::shared_ptr<PythonKernel> function) : kernel_(std::move(kernel)), function_(std::move(function)) {}
+  PyKernel(Kernel kernel, std::shared_ptr<PythonKernel> function)
+      : kernel_(std::move(kernel)), function_(std::move(function)) {}
 
   PyKernel(PyKernel&&) = default;
   ~PyKernel() { release(kernel_); }
@@ -230,11 +245,13 @@ class PyKernel {
     const LaunchExtent extent = extent_of_object(size);
     // An exception of an earlier launch is raised instead of launching. This launch raises later.
     check_launches();
-    return is_function() ? launch_function(on.get(), extent, arguments, site) : launch_native(on.get(), extent, arguments, site);
+    return is_function() ? launch_function(on.get(), extent, arguments, site)
+                         : launch_native(on.get(), extent, arguments, site);
   }
 
  private:
-  Mark launch_native(StreamRef stream, const LaunchExtent& extent, const nb::args& arguments, CallSite site) const {
+  Mark launch_native(StreamRef stream, const LaunchExtent& extent, const nb::args& arguments,
+                     CallSite site) const {
     std::vector<LaunchArgument> packed;
     std::vector<ValueBytes> values(arguments.size());
     for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -247,10 +264,14 @@ class PyKernel {
       read_value(one, i, dtype, values[i]);
       packed.push_back(argument_of_value(dtype, values[i]));
     }
-    return released([&] { return kernel_.try_launch_with({stream, site}, extent, packed); }).value();
+    return released([&] {
+             return kernel_.try_launch_with({stream, site}, extent, packed);
+           })
+        .value();
   }
 
-  Mark launch_function(StreamRef stream, const LaunchExtent& extent, const nb::args& arguments, CallSite site) const {
+  Mark launch_function(StreamRef stream, const LaunchExtent& extent, const nb::args& arguments,
+                       CallSite site) const {
     auto launch = std::make_unique<FunctionLaunch>();
     const std::shared_ptr<LaunchedMemory> memory = launch->memory;
     std::vector<LaunchArgument> packed;
@@ -261,7 +282,8 @@ class PyKernel {
       if (!nb::isinstance<Use>(one)) {
         if (is_memory(one) || nb::isinstance<PyArray>(one)) {
           raise(Failure(ErrorCode::type_mismatch,
-                        "argument {index} is memory whose use is not declared. Pass it as in_(), out() or inout().")
+                        "argument {index} is memory whose use is not declared. Pass it as in_(), "
+                        "out() or inout().")
                     .with("index", i)
                     .with("actual", repr_of(one.type())),
                 here());
@@ -309,9 +331,12 @@ class PyKernel {
   }
 };
 
-PyKernel from_function(nb::handle device, nb::object function, const std::optional<std::string>& name) {
+PyKernel from_function(nb::handle device, nb::object function,
+                       const std::optional<std::string>& name) {
   if (PyCallable_Check(function.ptr()) == 0) {
-    raise(Failure(ErrorCode::type_mismatch, "function is {actual}, which is not callable.").with("actual", repr_of(function)), here());
+    raise(Failure(ErrorCode::type_mismatch, "function is {actual}, which is not callable.")
+              .with("actual", repr_of(function)),
+          here());
   }
   std::string text = name.value_or("");
   if (!name) {
@@ -328,10 +353,13 @@ PyKernel from_function(nb::handle device, nb::object function, const std::option
   return {std::move(kernel), std::move(state)};
 }
 
-PyKernel from_source(nb::handle device, const std::string& text, const std::string& entry, const std::string& options) {
+PyKernel from_source(nb::handle device, const std::string& text, const std::string& entry,
+                     const std::string& options) {
   const Device on = device_of_object(device);
   const CallSite site = here();
-  return {without_gil([&] { return Kernel::try_from_source(on, text, entry, options, site); }).value(), nullptr};
+  return {
+      without_gil([&] { return Kernel::try_from_source(on, text, entry, options, site); }).value(),
+      nullptr};
 }
 
 PyKernel from_image(nb::handle device, nb::handle image, const std::string& entry) {
@@ -344,18 +372,28 @@ PyKernel from_image(nb::handle device, nb::handle image, const std::string& entr
   } else if (nb::isinstance<nb::str>(image)) {
     bytes = nb::cast<std::string>(image);
   } else {
-    raise(Failure(ErrorCode::type_mismatch, "an image is bytes or the text of PTX, and not {actual}.").with("actual", repr_of(image.type())), site);
+    raise(
+        Failure(ErrorCode::type_mismatch, "an image is bytes or the text of PTX, and not {actual}.")
+            .with("actual", repr_of(image.type())),
+        site);
   }
-  return {without_gil([&] { return Kernel::try_from_image(on, std::string_view(bytes), entry, site); }).value(), nullptr};
+  return {without_gil([&] {
+            return Kernel::try_from_image(on, std::string_view(bytes), entry, site);
+          }).value(),
+          nullptr};
 }
 
 nb::dict info_of(const PyKernel& self) {
   const KernelInfo& info = self.kernel().info();
   nb::dict made;
-  made["parameter_count"] = info.parameter_count && !self.is_function() ? nb::object(nb::int_(*info.parameter_count)) : nb::none();
+  made["parameter_count"] = info.parameter_count && !self.is_function()
+                                ? nb::object(nb::int_(*info.parameter_count))
+                                : nb::none();
   made["block_threads"] = info.block_threads;
   nb::list parameters;
-  for (std::size_t i = 0; i < info.parameter_count.value_or(0) && i < KernelInfo::max_parameters && !self.is_function(); ++i) {
+  for (std::size_t i = 0; i < info.parameter_count.value_or(0) && i < KernelInfo::max_parameters &&
+                          !self.is_function();
+       ++i) {
     static constexpr const char* kinds[] = {"unknown", "value", "address"};
     nb::dict one;
     one["kind"] = kinds[static_cast<std::size_t>(info.parameters[i].kind)];
@@ -367,39 +405,80 @@ nb::dict info_of(const PyKernel& self) {
 }
 
 void add_uses(nb::module_& module) {
-  nb::class_<Use>(module, "Use", nb::type_slots(Collected<Use>::slots), "Memory together with what a kernel does to it. Made by :func:`in_`, :func:`out` and :func:`inout`.")
-      .def_prop_ro("memory", [](const Use& self) { return self.memory; }, "The Buffer, UnifiedBuffer or ManagedBuffer.")
-      .def_prop_ro("access", [](const Use& self) { return name_of(self.access); }, "``'in_'``, ``'out'`` or ``'inout'``.")
-      .def("__repr__", [](const Use& self) { return nb::str("{}({})").format(name_of(self.access), nb::repr(self.memory)); });
+  nb::class_<Use>(module, "Use", nb::type_slots(Collected<Use>::slots),
+                  "Memory together with what a kernel does to it. Made by :func:`in_`, :func:`out` "
+                  "and :func:`inout`.")
+      .def_prop_ro(
+          "memory", [](const Use& self) { return self.memory; },
+          "The Buffer, UnifiedBuffer or ManagedBuffer.")
+      .def_prop_ro(
+          "access", [](const Use& self) { return name_of(self.access); },
+          "``'in_'``, ``'out'`` or ``'inout'``.")
+      .def("__repr__", [](const Use& self) {
+        return nb::str("{}({})").format(name_of(self.access), nb::repr(self.memory));
+      });
   const auto add = [&](const char* name, Access access, const char* doc) {
-    module.def(name, [access](nb::object memory) { return use_of(std::move(memory), access); }, nb::arg("memory"), doc);
+    module.def(
+        name, [access](nb::object memory) { return use_of(std::move(memory), access); },
+        nb::arg("memory"), doc);
   };
-  add("in_", Access::read, "Declare that a kernel reads the memory.\n\nParameters\n----------\nmemory : Buffer, Array, UnifiedBuffer or ManagedBuffer\n\nReturns\n-------\nUse");
-  add("out", Access::discard, "Declare that a kernel overwrites all of the memory and reads none of it.\n\nParameters\n----------\nmemory : Buffer, Array, UnifiedBuffer or ManagedBuffer\n\nReturns\n-------\nUse");
-  add("inout", Access::read_write, "Declare that a kernel reads and writes the memory, or writes a part of it.\n\nParameters\n----------\nmemory : Buffer, Array, UnifiedBuffer or ManagedBuffer\n\nReturns\n-------\nUse");
-  nb::class_<Elements>(module, "Elements", "The size of a launch with one thread for each element. Made by :func:`elements`.")
+  add("in_", Access::read,
+      "Declare that a kernel reads the memory.\n\nParameters\n----------\nmemory : Buffer, Array, "
+      "UnifiedBuffer or ManagedBuffer\n\nReturns\n-------\nUse");
+  add("out", Access::discard,
+      "Declare that a kernel overwrites all of the memory and reads none of "
+      "it.\n\nParameters\n----------\nmemory : Buffer, Array, UnifiedBuffer or "
+      "ManagedBuffer\n\nReturns\n-------\nUse");
+  add("inout", Access::read_write,
+      "Declare that a kernel reads and writes the memory, or writes a part of "
+      "it.\n\nParameters\n----------\nmemory : Buffer, Array, UnifiedBuffer or "
+      "ManagedBuffer\n\nReturns\n-------\nUse");
+  nb::class_<Elements>(
+      module, "Elements",
+      "The size of a launch with one thread for each element. Made by :func:`elements`.")
       .def_ro("count", &Elements::count, "The number of elements.")
-      .def_ro("block_threads", &Elements::block_threads, "Threads of a block; 0 for a number that suits the kernel.");
-  module.def("elements", [](nb::handle count, nb::handle block_threads) {
+      .def_ro("block_threads", &Elements::block_threads,
+              "Threads of a block; 0 for a number that suits the kernel.");
+  module.def(
+      "elements",
+      [](nb::handle count, nb::handle block_threads) {
         return elements(size_of_object(count, "the number of elements"), extent_of(block_threads));
-      }, nb::arg("count"), nb::arg("block_threads") = 0,
+      },
+      nb::arg("count"), nb::arg("block_threads") = 0,
       "Return the size of a launch with one thread for each element.\n\n"
-      "The last block may have more threads than elements are left, so pass the count to the kernel too.\n\n"
-      "Parameters\n----------\ncount : int\nblock_threads : int\n    0 uses a number that suits the kernel.\n\nReturns\n-------\nElements");
-  nb::class_<LaunchSize>(module, "LaunchSize",
-                         "The grid and block sizes of a launch.\n\n"
-                         "Parameters\n----------\ngrid : int or tuple of int\n    Blocks along up to three axes.\n"
-                         "block : int or tuple of int\n    Threads of a block along up to three axes.\n"
-                         "shared_bytes : int\n    Dynamic shared memory of a block.")
-      .def("__init__", [](LaunchSize* self, nb::handle grid, nb::handle block, nb::handle shared_bytes) {
-             new (self) LaunchSize(launch_size_of(grid, block, shared_bytes));
-           }, nb::arg("grid"), nb::arg("block"), nb::arg("shared_bytes") = 0)
-      .def_prop_ro("grid", [](const LaunchSize& self) { return nb::make_tuple(self.grid[0], self.grid[1], self.grid[2]); }, "Blocks along each axis.")
-      .def_prop_ro("block", [](const LaunchSize& self) { return nb::make_tuple(self.block[0], self.block[1], self.block[2]); }, "Threads of a block along each axis.")
+      "The last block may have more threads than elements are left, so pass the count to the "
+      "kernel too.\n\n"
+      "Parameters\n----------\ncount : int\nblock_threads : int\n    0 uses a number that suits "
+      "the kernel.\n\nReturns\n-------\nElements");
+  nb::class_<LaunchSize>(
+      module, "LaunchSize",
+      "The grid and block sizes of a launch.\n\n"
+      "Parameters\n----------\ngrid : int or tuple of int\n    Blocks along up to three axes.\n"
+      "block : int or tuple of int\n    Threads of a block along up to three axes.\n"
+      "shared_bytes : int\n    Dynamic shared memory of a block.")
+      .def(
+          "__init__",
+          [](LaunchSize* self, nb::handle grid, nb::handle block, nb::handle shared_bytes) {
+            new (self) LaunchSize(launch_size_of(grid, block, shared_bytes));
+          },
+          nb::arg("grid"), nb::arg("block"), nb::arg("shared_bytes") = 0)
+      .def_prop_ro(
+          "grid",
+          [](const LaunchSize& self) {
+            return nb::make_tuple(self.grid[0], self.grid[1], self.grid[2]);
+          },
+          "Blocks along each axis.")
+      .def_prop_ro(
+          "block",
+          [](const LaunchSize& self) {
+            return nb::make_tuple(self.block[0], self.block[1], self.block[2]);
+          },
+          "Threads of a block along each axis.")
       .def_ro("shared_bytes", &LaunchSize::shared_bytes, "Dynamic shared memory of a block.")
       .def("__repr__", [](const LaunchSize& self) {
         return nb::str("LaunchSize(grid=({}, {}, {}), block=({}, {}, {}), shared_bytes={})")
-            .format(self.grid[0], self.grid[1], self.grid[2], self.block[0], self.block[1], self.block[2], self.shared_bytes);
+            .format(self.grid[0], self.grid[1], self.grid[2], self.block[0], self.block[1],
+                    self.block[2], self.shared_bytes);
       });
 }
 
@@ -408,46 +487,76 @@ void add_uses(nb::module_& module) {
 void add_kernels(nb::module_& module) {
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(&end_launches));
   add_uses(module);
-  nb::class_<PyKernel>(module, "Kernel", nb::type_slots(Collected<PyKernel>::slots),
-                       "Code that runs on a device. Each launch declares what the kernel does with its arguments.\n\n"
-                       "Make one with :meth:`from_function`, :meth:`from_source` or :meth:`from_image`.")
-      .def_static("from_function", &from_function, nb::arg("device"), nb::arg("function"), nb::arg("name") = nb::none(),
-                  "Make a kernel of a Python function, for the host and for simulated devices.\n\n"
-                  "Each launch calls the function once. The function gets a NumPy array for each declared memory, read-only for\n"
-                  ":func:`in_`, and all other arguments as they were passed. It must not call the device.\n\n"
-                  "If the function raises, the exception is raised by the next call of the launching thread that waits, or by a\n"
-                  "call of another thread that waits for the stream or reads memory of the device.\n\n"
-                  "Parameters\n----------\ndevice : Device or str\nfunction : callable\nname : str, optional\n    By default the name of the function.\n\n"
-                  "Returns\n-------\nKernel")
-      .def_static("from_source", &from_source, nb::arg("device"), nb::arg("text"), nb::arg("entry"), nb::arg("options") = "",
-                  "Compile a kernel: OpenCL C on OpenCL devices, CUDA C++ on CUDA devices.\n\n"
-                  "A simulated device checks the order of the launches, and runs no code of the text.\n\n"
-                  "Parameters\n----------\ndevice : Device or str\ntext : str\nentry : str\n    The name of the kernel in the text.\n"
-                  "options : str\n    Options of the device's compiler.\n\nReturns\n-------\nKernel")
+  nb::class_<PyKernel>(
+      module, "Kernel", nb::type_slots(Collected<PyKernel>::slots),
+      "Code that runs on a device. Each launch declares what the kernel does with its "
+      "arguments.\n\n"
+      "Make one with :meth:`from_function`, :meth:`from_source` or :meth:`from_image`.")
+      .def_static(
+          "from_function", &from_function, nb::arg("device"), nb::arg("function"),
+          nb::arg("name") = nb::none(),
+          "Make a kernel of a Python function, for the host and for simulated devices.\n\n"
+          "Each launch calls the function once. The function gets a NumPy array for each declared "
+          "memory, read-only for\n"
+          ":func:`in_`, and all other arguments as they were passed. It must not call the "
+          "device.\n\n"
+          "If the function raises, the exception is raised by the next call of the launching "
+          "thread that waits, or by a\n"
+          "call of another thread that waits for the stream or reads memory of the device.\n\n"
+          "Parameters\n----------\ndevice : Device or str\nfunction : callable\nname : str, "
+          "optional\n    By default the name of the function.\n\n"
+          "Returns\n-------\nKernel")
+      .def_static(
+          "from_source", &from_source, nb::arg("device"), nb::arg("text"), nb::arg("entry"),
+          nb::arg("options") = "",
+          "Compile a kernel: OpenCL C on OpenCL devices, CUDA C++ on CUDA devices.\n\n"
+          "A simulated device checks the order of the launches, and runs no code of the text.\n\n"
+          "Parameters\n----------\ndevice : Device or str\ntext : str\nentry : str\n    The name "
+          "of the kernel in the text.\n"
+          "options : str\n    Options of the device's compiler.\n\nReturns\n-------\nKernel")
       .def_static("from_image", &from_image, nb::arg("device"), nb::arg("image"), nb::arg("entry"),
-                  "Load a kernel from PTX or a cubin.\n\nParameters\n----------\ndevice : Device or str\nimage : bytes or str\nentry : str\n\nReturns\n-------\nKernel")
-      .def_prop_ro("name", [](const PyKernel& self) { return std::string(self.kernel().name()); }, "The name, for reports.")
-      .def_prop_ro("device", [](const PyKernel& self) { return self.kernel().device(); }, "The device.")
+                  "Load a kernel from PTX or a cubin.\n\nParameters\n----------\ndevice : Device "
+                  "or str\nimage : bytes or str\nentry : str\n\nReturns\n-------\nKernel")
+      .def_prop_ro(
+          "name", [](const PyKernel& self) { return std::string(self.kernel().name()); },
+          "The name, for reports.")
+      .def_prop_ro(
+          "device", [](const PyKernel& self) { return self.kernel().device(); }, "The device.")
       .def_prop_ro("info", &info_of, "What the device knows about the parameters.")
-      .def("launch", &PyKernel::launch, nb::arg("stream").none(), nb::arg("size"), nb::arg("arguments"),
+      .def("launch", &PyKernel::launch, nb::arg("stream").none(), nb::arg("size"),
+           nb::arg("arguments"),
            "Launch the kernel in stream order, after the work that its declared uses need.\n\n"
-           "Parameters\n----------\nstream : Stream or None\n    None means the default stream of the device.\n"
+           "Parameters\n----------\nstream : Stream or None\n    None means the default stream of "
+           "the device.\n"
            "size : int, Elements or LaunchSize\n    An integer means elements(n).\n"
-           "*arguments\n    Memory as in_(x), out(x) or inout(x). Values of compiled kernels are NumPy scalars.\n\n"
+           "*arguments\n    Memory as in_(x), out(x) or inout(x). Values of compiled kernels are "
+           "NumPy scalars.\n\n"
            "Returns\n-------\nMark\n    The end of the launch.")
       .def("__repr__", [](const PyKernel& self) {
-        return nb::str("Kernel('{}', device='{}')").format(std::string(self.kernel().name()), std::string(self.kernel().device().spec()));
+        return nb::str("Kernel('{}', device='{}')")
+            .format(std::string(self.kernel().name()), std::string(self.kernel().device().spec()));
       });
   const auto add_fence = [&](const char* name, auto fence, const char* doc) {
-    module.def(name, [fence](const PyStream& theirs, const PyStream& ours) {
+    module.def(
+        name,
+        [fence](const PyStream& theirs, const PyStream& ours) {
           const CallSite site = here();
           without_gil([&] { return fence(theirs.get(), ours.get(), site); }).value();
-        }, nb::arg("theirs"), nb::arg("ours"), doc);
+        },
+        nb::arg("theirs"), nb::arg("ours"), doc);
   };
-  add_fence("fence_to", [](StreamRef theirs, StreamRef ours, CallSite site) { return try_fence_to(theirs, ours, site); },
-            "Make later work on ``theirs`` wait for all work on ``ours`` so far.");
-  add_fence("fence_from", [](StreamRef theirs, StreamRef ours, CallSite site) { return try_fence_from(theirs, ours, site); },
-            "Make later work on ``ours`` wait for all work on ``theirs`` so far.");
+  add_fence(
+      "fence_to",
+      [](StreamRef theirs, StreamRef ours, CallSite site) {
+        return try_fence_to(theirs, ours, site);
+      },
+      "Make later work on ``theirs`` wait for all work on ``ours`` so far.");
+  add_fence(
+      "fence_from",
+      [](StreamRef theirs, StreamRef ours, CallSite site) {
+        return try_fence_from(theirs, ours, site);
+      },
+      "Make later work on ``ours`` wait for all work on ``theirs`` so far.");
 }
 
 }  // namespace tern::python

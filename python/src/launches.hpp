@@ -23,8 +23,8 @@ namespace tern::python {
 extern std::atomic<int> kept_things;
 /// Whether this thread runs a kernel that is a Python function.
 extern thread_local bool is_in_kernel;
-/// Whether that kernel runs on the host. A call that waits for its stream would never return. The simulated device reports
-/// such calls itself.
+/// Whether that kernel runs on the host. A call that waits for its stream would never return. The
+/// simulated device reports such calls itself.
 extern thread_local bool is_in_host_kernel;
 /// Raises StreamMisuseError.
 [[noreturn]] void refuse_in_kernel();

@@ -7,7 +7,8 @@
 
 namespace {
 
-/// Devices, streams and the current device belong to the process, and so do the classes of nanobind.
+/// Devices, streams and the current device belong to the process, and so do the classes of
+/// nanobind.
 void refuse_sub_interpreters() {
   if (PyInterpreterState_GetID(PyInterpreterState_Get()) == 0) return;
   throw nanobind::import_error(

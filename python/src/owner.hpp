@@ -28,8 +28,8 @@ class InterpreterEntry {
   std::optional<nb::gil_scoped_acquire> lock_;
 };
 
-/// Returns a pointer to the Python object. The last copy may be destroyed on any thread; it releases
-/// the object, or leaks the object if Python ends.
+/// Returns a pointer to the Python object. The last copy may be destroyed on any thread; it
+/// releases the object, or leaks the object if Python ends.
 [[nodiscard]] std::shared_ptr<void> shared_owner(nb::object object);
 
 /// Registers the function that waits at the end of the program.

@@ -69,10 +69,12 @@ std::optional<HintRange> range_of_object(nb::handle object) {
   if (object.is_none()) return {};
   if (nb::isinstance<HintRange>(object)) return nb::cast<HintRange>(object);
   if (!nb::isinstance<nb::tuple>(object) || nb::len(object) != 2) {
-    raise(Failure(ErrorCode::type_mismatch,
-                  "'{actual}' is not a range. Pass (offset_bytes, bytes), or None for the whole buffer.")
-              .with("actual", repr_of(object)),
-          here());
+    raise(
+        Failure(
+            ErrorCode::type_mismatch,
+            "'{actual}' is not a range. Pass (offset_bytes, bytes), or None for the whole buffer.")
+            .with("actual", repr_of(object)),
+        here());
   }
   const nb::tuple pair = nb::borrow<nb::tuple>(object);
   return HintRange{size_of_object(pair[0], "offset_bytes"), size_of_object(pair[1], "bytes")};

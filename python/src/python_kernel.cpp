@@ -43,10 +43,14 @@ struct Launcher {
   std::uint64_t thread = this_thread();
 };
 
-void keep_exception(const FunctionLaunch& launch, std::uint64_t thread, const std::string& kernel, nb::python_error& error) {
+void keep_exception(const FunctionLaunch& launch, std::uint64_t thread, const std::string& kernel,
+                    nb::python_error& error) {
   nb::object exception = nb::borrow(error.value());
   try {
-    const std::string where = launch.site.is_known() ? std::string(", launched at ") + launch.site.file + ":" + std::to_string(launch.site.line) : "";
+    const std::string where = launch.site.is_known()
+                                  ? std::string(", launched at ") + launch.site.file + ":" +
+                                        std::to_string(launch.site.line)
+                                  : "";
     exception.attr("add_note")(nb::str(("raised by the kernel '" + kernel + "'" + where).c_str()));
   } catch (nb::python_error&) {
     // An exception that takes no notes is raised without one.
@@ -56,7 +60,8 @@ void keep_exception(const FunctionLaunch& launch, std::uint64_t thread, const st
   kept_things.fetch_add(1);
 }
 
-nb::object array_of(const FunctionArgument& argument, void* address, const std::shared_ptr<LaunchedMemory>& memory) {
+nb::object array_of(const FunctionArgument& argument, void* address,
+                    const std::shared_ptr<LaunchedMemory>& memory) {
   return array_over({.storage = {},
                      .address = address,
                      .shape = argument.shape,
@@ -73,7 +78,8 @@ thread_local bool is_in_host_kernel = false;
 
 void refuse_in_kernel() {
   raise(Failure(ErrorCode::stream_misuse,
-                "a kernel function called Tern. Its stream runs nothing else meanwhile, so a wait would never end. Use "
+                "a kernel function called Tern. Its stream runs nothing else meanwhile, so a wait "
+                "would never end. Use "
                 "only the arrays that the function gets."),
         here());
 }
@@ -97,7 +103,8 @@ void settle_launches(DeviceId device, StreamId stream) {
   {
     const std::lock_guard lock(kept_mutex);
     const auto found = std::ranges::find_if(kept(), [&](const Kept& one) {
-      return one.thread == this_thread() || (device && one.device == device) || (stream && one.stream == stream);
+      return one.thread == this_thread() || (device && one.device == device) ||
+             (stream && one.stream == stream);
     });
     if (found == kept().end()) return;
     raised = found->exception;
@@ -140,7 +147,9 @@ struct PythonKernel::Pending {
 };
 
 PythonKernel::PythonKernel(nb::object function, std::string name)
-    : function_(std::move(function)), name_(std::move(name)), pending_(std::make_unique<Pending>()) {}
+    : function_(std::move(function)),
+      name_(std::move(name)),
+      pending_(std::make_unique<Pending>()) {}
 
 PythonKernel::~PythonKernel() = default;
 

@@ -41,7 +41,8 @@ struct FunctionLaunch {
   bool is_on_host = false;
 };
 
-/// The state of a kernel. It lives as long as the Kernel object, and as long as a launch is pending.
+/// The state of a kernel. It lives as long as the Kernel object, and as long as a launch is
+/// pending.
 class PythonKernel : public std::enable_shared_from_this<PythonKernel> {
  public:
   PythonKernel(nb::object function, std::string name);

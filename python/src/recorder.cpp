@@ -1,7 +1,5 @@
 // LaunchRecorder: the memory of a launch that Tern does not make itself.
 
-#include "tern/launch/launch_recorder.hpp"
-
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
@@ -12,6 +10,7 @@
 
 #include "collected.hpp"
 #include "managed.hpp"
+#include "tern/launch/launch_recorder.hpp"
 #include "unified.hpp"
 #include "uses.hpp"
 
@@ -22,10 +21,15 @@ namespace {
 class PyRecorder {
  public:
   PyRecorder(nb::handle stream, nb::handle device, const nb::args& uses, bool permissive)
-      : device_(device.is_none() ? device_of(uses) : device_of_object(device)), stream_(stream, device_), is_permissive_(permissive) {
+      : device_(device.is_none() ? device_of(uses) : device_of_object(device)),
+        stream_(stream, device_),
+        is_permissive_(permissive) {
     for (const nb::handle one : uses) {
       if (!nb::isinstance<Use>(one)) {
-        raise(Failure(ErrorCode::type_mismatch, "'{actual}' is not a declared use. Pass in_(x), out(x) or inout(x).").with("actual", repr_of(one.type())), here());
+        raise(Failure(ErrorCode::type_mismatch,
+                      "'{actual}' is not a declared use. Pass in_(x), out(x) or inout(x).")
+                  .with("actual", repr_of(one.type())),
+              here());
       }
       uses_.push_back(nb::cast<const Use&>(one));
     }
@@ -35,7 +39,10 @@ class PyRecorder {
 
   /// Queues the waits. Returns the memory as a tuple of DeviceArray.
   nb::tuple preflight() {
-    if (phase_ != Phase::idle) raise(Failure(ErrorCode::stream_misuse, "the recorder was started already. Call commit() first."), here());
+    if (phase_ != Phase::idle)
+      raise(Failure(ErrorCode::stream_misuse,
+                    "the recorder was started already. Call commit() first."),
+            here());
     // Waits let other threads run, and one of them may call this recorder.
     phase_ = Phase::starting;
     try {
@@ -48,7 +55,10 @@ class PyRecorder {
   }
   /// Records the uses: the launch was submitted.
   void commit() {
-    if (phase_ != Phase::open) raise(Failure(ErrorCode::stream_misuse, "the recorder was not started, or has ended. Call preflight() first."), here());
+    if (phase_ != Phase::open)
+      raise(Failure(ErrorCode::stream_misuse,
+                    "the recorder was not started, or has ended. Call preflight() first."),
+            here());
     const CallSite site = here();
     auto [recorder, leases] = take();
     released([&] { leases.clear(); });
@@ -64,7 +74,8 @@ class PyRecorder {
     released([&] { recorder->cancel(); });
     release(recorder);
   }
-  /// Ends the recorder after an exception: work may have been submitted, but nothing counts as written.
+  /// Ends the recorder after an exception: work may have been submitted, but nothing counts as
+  /// written.
   void drop() noexcept {
     if (phase_ != Phase::open) return;
     auto [recorder, leases] = take();
@@ -72,7 +83,9 @@ class PyRecorder {
     release(recorder);
   }
   [[nodiscard]] std::size_t size() const noexcept { return uses_.size(); }
-  [[nodiscard]] std::size_t skipped() const noexcept { return recorder_ ? recorder_->skipped() : 0; }
+  [[nodiscard]] std::size_t skipped() const noexcept {
+    return recorder_ ? recorder_->skipped() : 0;
+  }
 
   template <class Visit>
   friend void visit_objects(const PyRecorder& self, Visit visit) {
@@ -94,7 +107,8 @@ class PyRecorder {
   nb::tuple start() {
     const CallSite site = here();
     const StreamRef on = stream_.get();
-    auto recorder = std::make_unique<LaunchRecorder>(on, RecorderOptions{.permissive = is_permissive_});
+    auto recorder =
+        std::make_unique<LaunchRecorder>(on, RecorderOptions{.permissive = is_permissive_});
     std::vector<RawLease> leases;
     std::vector<std::optional<std::size_t>> places;
     for (const Use& use : uses_) {
@@ -103,21 +117,25 @@ class PyRecorder {
         continue;
       }
       const Buffer buffer = buffer_of(use);
-      places.push_back(released([&] { return recorder->try_use(buffer, use.access, site); }).value());
+      places.push_back(
+          released([&] { return recorder->try_use(buffer, use.access, site); }).value());
     }
     for (const Use& use : uses_) {
       if (!nb::isinstance<PyUnified>(use.memory)) continue;
       const RawUnified& raw = nb::cast<const PyUnified&>(use.memory).raw();
       const Access access = use.access;
-      // If a later step fails, the leases that were opened close, and a discarded range counts as unwritten.
+      // If a later step fails, the leases that were opened close, and a discarded range counts as
+      // unwritten.
       try {
-        leases.push_back(without_gil([&] { return raw.open_device(access, on, LeaseWait::never(), site); }));
+        leases.push_back(
+            without_gil([&] { return raw.open_device(access, on, LeaseWait::never(), site); }));
       } catch (...) {
         abandon(leases);
         throw;
       }
     }
-    if (const Result<void> begun = released([&] { return recorder->try_preflight(site); }); !begun) {
+    if (const Result<void> begun = released([&] { return recorder->try_preflight(site); });
+        !begun) {
       abandon(leases);
       raise(begun.failure(), site);
     }
@@ -129,12 +147,14 @@ class PyRecorder {
     for (std::size_t i = 0; i < uses_.size(); ++i) {
       const bool is_read_only = uses_[i].access == Access::read;
       if (!places[i]) {
-        made.append(nb::cast(nb::cast<const PyUnified&>(uses_[i].memory).device_array(leases_[lease++], on, is_read_only)));
+        made.append(nb::cast(nb::cast<const PyUnified&>(uses_[i].memory)
+                                 .device_array(leases_[lease++], on, is_read_only)));
         continue;
       }
       const Buffer buffer = buffer_of(uses_[i]);
-      made.append(nb::cast(DeviceArray{buffer.storage(), on.device(), recorder_->pointer(*places[i]), buffer.shape(), buffer.dtype(),
-                                       is_read_only, on, buffer.offset_bytes()}));
+      made.append(nb::cast(DeviceArray{buffer.storage(), on.device(),
+                                       recorder_->pointer(*places[i]), buffer.shape(),
+                                       buffer.dtype(), is_read_only, on, buffer.offset_bytes()}));
     }
     return nb::tuple(made);
   }
@@ -142,7 +162,8 @@ class PyRecorder {
   static Device device_of(const nb::args& uses) {
     if (uses.size() == 0 || !nb::isinstance<Use>(uses[0])) return device_of_object(nb::none());
     const Use& first = nb::cast<const Use&>(nb::handle(uses[0]));
-    if (nb::isinstance<PyUnified>(first.memory)) return nb::cast<const PyUnified&>(first.memory).raw().device();
+    if (nb::isinstance<PyUnified>(first.memory))
+      return nb::cast<const PyUnified&>(first.memory).raw().device();
     return buffer_of(first).device();
   }
   static Buffer buffer_of(const Use& use) { return managed_of_object(use.memory); }
@@ -165,35 +186,54 @@ class PyRecorder {
 }  // namespace
 
 void add_recorder(nb::module_& module) {
-  nb::class_<PyRecorder>(module, "LaunchRecorder", nb::type_slots(Collected<PyRecorder>::slots),
-                         "Declares the memory of launches that Tern does not make: by CuPy, Numba, Triton or a driver.\n\n"
-                         "A ``with`` statement returns a DeviceArray for each use. The stream waits for the work that the uses\n"
-                         "need, and later uses wait for what was submitted in the block.\n\n"
-                         ">>> with tern.LaunchRecorder(stream, tern.in_(x), tern.inout(y)) as (a, b):  # doctest: +SKIP\n"
-                         "...     kernel(a, b)\n\n"
-                         "If the block raises, later work still waits for the block, and a Buffer does not count as written.\n\n"
-                         "Parameters\n----------\nstream : Stream, int, or an object with ``__cuda_stream__``\n"
-                         "    The stream of the launches; None for the default stream.\n"
-                         "*uses : Use\n    in_(x), out(x) or inout(x).\n"
-                         "device : Device or str, optional\n    By default the device of the first use.\n"
-                         "permissive : bool\n    Skip memory whose uses cannot be tracked, instead of raising UntrackedBufferError.")
-      .def("__init__", [](PyRecorder* self, nb::handle stream, const nb::args& uses, nb::handle device, bool permissive) {
-             new (self) PyRecorder(stream, device, uses, permissive);
-           }, nb::arg("stream").none(), nb::arg("uses"), nb::kw_only(), nb::arg("device") = nb::none(), nb::arg("permissive") = false)
-      .def("preflight", &PyRecorder::preflight, "Check all uses and queue the waits. Returns a tuple of DeviceArray.")
+  nb::class_<PyRecorder>(
+      module, "LaunchRecorder", nb::type_slots(Collected<PyRecorder>::slots),
+      "Declares the memory of launches that Tern does not make: by CuPy, Numba, Triton or a "
+      "driver.\n\n"
+      "A ``with`` statement returns a DeviceArray for each use. The stream waits for the work that "
+      "the uses\n"
+      "need, and later uses wait for what was submitted in the block.\n\n"
+      ">>> with tern.LaunchRecorder(stream, tern.in_(x), tern.inout(y)) as (a, b):  # doctest: "
+      "+SKIP\n"
+      "...     kernel(a, b)\n\n"
+      "If the block raises, later work still waits for the block, and a Buffer does not count as "
+      "written.\n\n"
+      "Parameters\n----------\nstream : Stream, int, or an object with ``__cuda_stream__``\n"
+      "    The stream of the launches; None for the default stream.\n"
+      "*uses : Use\n    in_(x), out(x) or inout(x).\n"
+      "device : Device or str, optional\n    By default the device of the first use.\n"
+      "permissive : bool\n    Skip memory whose uses cannot be tracked, instead of raising "
+      "UntrackedBufferError.")
+      .def(
+          "__init__",
+          [](PyRecorder* self, nb::handle stream, const nb::args& uses, nb::handle device,
+             bool permissive) { new (self) PyRecorder(stream, device, uses, permissive); },
+          nb::arg("stream").none(), nb::arg("uses"), nb::kw_only(), nb::arg("device") = nb::none(),
+          nb::arg("permissive") = false)
+      .def("preflight", &PyRecorder::preflight,
+           "Check all uses and queue the waits. Returns a tuple of DeviceArray.")
       .def("commit", &PyRecorder::commit, "Record the uses, after the launches were submitted.")
-      .def("cancel", &PyRecorder::cancel, "End the recorder without a launch. Nothing counts as used.")
+      .def("cancel", &PyRecorder::cancel,
+           "End the recorder without a launch. Nothing counts as used.")
       .def_prop_ro("skipped", &PyRecorder::skipped, "The number of uses that were skipped.")
       .def("__len__", &PyRecorder::size)
       .def("__enter__", &PyRecorder::preflight)
-      .def("__exit__", [](PyRecorder& self, nb::handle type, nb::handle, nb::handle) { type.is_none() ? self.commit() : self.drop(); },
-           nb::arg("type").none() = nb::none(), nb::arg("value").none() = nb::none(), nb::arg("traceback").none() = nb::none());
-  module.def("launch_statistics", [] {
+      .def(
+          "__exit__",
+          [](PyRecorder& self, nb::handle type, nb::handle, nb::handle) {
+            type.is_none() ? self.commit() : self.drop();
+          },
+          nb::arg("type").none() = nb::none(), nb::arg("value").none() = nb::none(),
+          nb::arg("traceback").none() = nb::none());
+  module.def(
+      "launch_statistics",
+      [] {
         const LaunchStatistics statistics = launch_statistics();
         nb::dict made;
         made["dropped"] = statistics.dropped;
         return made;
-      }, "Return ``{'dropped': n}``: the number of recorders that ended without commit().");
+      },
+      "Return ``{'dropped': n}``: the number of recorders that ended without commit().");
 }
 
 }  // namespace tern::python

@@ -47,161 +47,250 @@ nb::dict statistics_of(const Statistics& statistics) {
 }
 
 BudgetLimit budget_limit_of(nb::handle limit_bytes) {
-  return limit_bytes.is_none() ? BudgetLimit::unlimited() : BudgetLimit::bytes(size_of_object(limit_bytes, "limit_bytes"));
+  return limit_bytes.is_none() ? BudgetLimit::unlimited()
+                               : BudgetLimit::bytes(size_of_object(limit_bytes, "limit_bytes"));
 }
 
 }  // namespace
 
 void add_resources(nb::module_& module) {
-  nb::class_<Resource>(module, "Resource", "Where memory comes from: a Pool, or a resource that adds a check to another one.")
-      .def_prop_ro("device", [](const Resource& self) { return self.device(); }, "The device of the memory.")
-      .def_prop_ro("name", [](const Resource& self) { return std::string(self.name()); }, "The name of the kind of resource.")
-      .def("__repr__", [](nb::handle self) {
-        return nb::str("{}(device='{}')").format(type_text(self), std::string(nb::cast<const Resource&>(self).device().spec()));
-      })
-      .def_prop_ro("statistics", [](const Resource& self) { return statistics_of(released([&] { return self.statistics(); })); },
-                   "Bytes in use and held, and counts of allocations.")
-      .def("trim", [](Resource& self, std::size_t keep_bytes) {
-             return without_gil([&] { return self.trim(keep_bytes); });
-           }, nb::arg("keep_bytes") = 0, "Return free memory to the driver, except for ``keep_bytes``. Returns the number of bytes.");
-  nb::class_<PoolResource, Resource>(module, "Pool",
-                                     "Keeps memory of the driver and reuses it, so most allocations cost nanoseconds.\n\n"
-                                     "Parameters\n----------\n"
-                                     "device : Device or str, optional\n    By default the current device.\n"
-                                     "limit_bytes : int\n    The most memory that the pool holds; 0 for no limit.\n"
-                                     "initial_bytes : int\n    Memory that the pool requests from the driver now.\n"
-                                     "kind : {'device', 'pinned', 'managed'}\n    The kind of memory.")
-      .def(nb::new_([](nb::handle device, nb::handle limit_bytes, nb::handle initial_bytes, const std::string& kind) {
+  nb::class_<Resource>(
+      module, "Resource",
+      "Where memory comes from: a Pool, or a resource that adds a check to another one.")
+      .def_prop_ro(
+          "device", [](const Resource& self) { return self.device(); }, "The device of the memory.")
+      .def_prop_ro(
+          "name", [](const Resource& self) { return std::string(self.name()); },
+          "The name of the kind of resource.")
+      .def("__repr__",
+           [](nb::handle self) {
+             return nb::str("{}(device='{}')")
+                 .format(type_text(self),
+                         std::string(nb::cast<const Resource&>(self).device().spec()));
+           })
+      .def_prop_ro(
+          "statistics",
+          [](const Resource& self) {
+            return statistics_of(released([&] { return self.statistics(); }));
+          },
+          "Bytes in use and held, and counts of allocations.")
+      .def(
+          "trim",
+          [](Resource& self, std::size_t keep_bytes) {
+            return without_gil([&] { return self.trim(keep_bytes); });
+          },
+          nb::arg("keep_bytes") = 0,
+          "Return free memory to the driver, except for ``keep_bytes``. Returns the number of "
+          "bytes.");
+  nb::class_<PoolResource, Resource>(
+      module, "Pool",
+      "Keeps memory of the driver and reuses it, so most allocations cost nanoseconds.\n\n"
+      "Parameters\n----------\n"
+      "device : Device or str, optional\n    By default the current device.\n"
+      "limit_bytes : int\n    The most memory that the pool holds; 0 for no limit.\n"
+      "initial_bytes : int\n    Memory that the pool requests from the driver now.\n"
+      "kind : {'device', 'pinned', 'managed'}\n    The kind of memory.")
+      .def(nb::new_([](nb::handle device, nb::handle limit_bytes, nb::handle initial_bytes,
+                       const std::string& kind) {
              const Device on = device_of_object(device);
-             const PoolOptions options{.kind = memory_kind_of(kind),
-                                       .limit_bytes = size_of_object(limit_bytes, "limit_bytes"),
-                                       .initial_bytes = size_of_object(initial_bytes, "initial_bytes")};
+             const PoolOptions options{
+                 .kind = memory_kind_of(kind),
+                 .limit_bytes = size_of_object(limit_bytes, "limit_bytes"),
+                 .initial_bytes = size_of_object(initial_bytes, "initial_bytes")};
              return without_gil([&] { return std::make_shared<PoolResource>(on, options); });
-           }), nb::arg("device") = nb::none(), nb::kw_only(), nb::arg("limit_bytes") = 0, nb::arg("initial_bytes") = 0,
-           nb::arg("kind") = "device")
-      .def("set_limit", [](PoolResource& self, nb::handle limit_bytes) {
-             const std::size_t limit = size_of_object(limit_bytes, "limit_bytes");
-             without_gil([&] { self.set_limit(limit); });
-           }, nb::arg("limit_bytes"), "Change the most memory that the pool holds; 0 for no limit. Returns memory above it to the driver.")
-      .def_prop_ro("limit_bytes", [](const PoolResource& self) { return released([&] { return self.pool_statistics(); }).limit_bytes; },
-                   "The most memory that the pool holds; 0 for no limit.")
-      .def("__repr__", [](const PoolResource& self) {
-        const PoolStatistics now = released([&] { return self.pool_statistics(); });
-        return nb::str("Pool(device='{}', limit_bytes={}, live_bytes={}, held_bytes={})")
-            .format(std::string(self.device().spec()), now.limit_bytes, now.live_bytes, now.held_bytes);
-      })
-      .def_prop_ro("pool_statistics", [](const PoolResource& self) {
-        const PoolStatistics one = released([&] { return self.pool_statistics(); });
-        nb::dict made;
-        made["live_bytes"] = one.live_bytes;
-        made["cached_bytes"] = one.cached_bytes;
-        made["in_flight_bytes"] = one.in_flight_bytes;
-        made["available_bytes"] = one.available_bytes;
-        made["held_bytes"] = one.held_bytes;
-        made["peak_held_bytes"] = one.peak_held_bytes;
-        made["limit_bytes"] = one.limit_bytes;
-        made["cache_hits"] = one.cache_hits;
-        made["steals"] = one.steals;
-        made["grows"] = one.grows;
-        made["host_waits"] = one.host_waits;
-        made["driver_calls"] = one.driver_calls();
-        return made;
-      }, "What the pool holds, and how often it asked the driver and waited, as a dict.");
-  nb::class_<Budget>(module, "Budget",
-                     "A limit on bytes. A BudgetResource charges memory to it.\n\n"
-                     "Parameters\n----------\n"
-                     "name : str\n    A name for reports and errors.\n"
-                     "limit_bytes : int or None\n    None counts bytes and never refuses a request.\n"
-                     "parent : Budget, optional\n    A budget that is charged for the same bytes.\n"
-                     "overflow : {'fail', 'wait', 'evict', 'spill'}\n"
-                     "    What a request at the limit may do: raise OutOfBudgetError, wait for pending frees, drop copies\n"
-                     "    that can be fetched again, or also move data elsewhere.")
-      .def(nb::new_([](const std::string& name, nb::handle limit_bytes, std::shared_ptr<Budget> parent, const std::string& overflow) {
-             return Budget::make(name, budget_limit_of(limit_bytes), {.parent = std::move(parent), .overflow = overflow_of(overflow)});
-           }), nb::arg("name"), nb::arg("limit_bytes").none(), nb::kw_only(), nb::arg("parent").none() = nb::none(),
-           nb::arg("overflow") = "spill")
-      .def_prop_ro("name", [](const Budget& self) { return self.name(); }, "The name.")
-      .def_prop_ro("path", [](const Budget& self) { return self.path(); }, "The names from the topmost parent to this budget.")
-      .def_prop_ro("limit_bytes", [](const Budget& self) -> nb::object {
-        return self.has_limit() ? nb::object(nb::int_(self.limit_bytes())) : nb::none();
-      }, "The limit, or None if there is none.")
-      .def("set_limit", [](Budget& self, nb::handle limit_bytes) {
-             const BudgetLimit limit = budget_limit_of(limit_bytes);
-             without_gil([&] { self.set_limit(limit); });
-           }, nb::arg("limit_bytes").none(), "Change the limit; None for none. What is charged stays charged.")
-      .def_prop_ro("used_bytes", [](const Budget& self) { return self.used_bytes(); },
-                   "Bytes in use, and bytes whose free is still pending.")
-      .def_prop_ro("live_bytes", [](const Budget& self) { return self.live_bytes(); }, "Bytes in use.")
-      .def_prop_ro("pending_bytes", [](const Budget& self) { return self.pending_bytes(); },
-                   "Bytes that are freed but still charged, because their stream has not passed the free.")
-      .def_prop_ro("charged_bytes", [](const Budget& self) { return self.charged_bytes(); },
-                   "Used bytes, and bytes of requests that are under way or reserved.")
+           }),
+           nb::arg("device") = nb::none(), nb::kw_only(), nb::arg("limit_bytes") = 0,
+           nb::arg("initial_bytes") = 0, nb::arg("kind") = "device")
+      .def(
+          "set_limit",
+          [](PoolResource& self, nb::handle limit_bytes) {
+            const std::size_t limit = size_of_object(limit_bytes, "limit_bytes");
+            without_gil([&] { self.set_limit(limit); });
+          },
+          nb::arg("limit_bytes"),
+          "Change the most memory that the pool holds; 0 for no limit. Returns memory above it to "
+          "the driver.")
+      .def_prop_ro(
+          "limit_bytes",
+          [](const PoolResource& self) {
+            return released([&] { return self.pool_statistics(); }).limit_bytes;
+          },
+          "The most memory that the pool holds; 0 for no limit.")
+      .def("__repr__",
+           [](const PoolResource& self) {
+             const PoolStatistics now = released([&] { return self.pool_statistics(); });
+             return nb::str("Pool(device='{}', limit_bytes={}, live_bytes={}, held_bytes={})")
+                 .format(std::string(self.device().spec()), now.limit_bytes, now.live_bytes,
+                         now.held_bytes);
+           })
+      .def_prop_ro(
+          "pool_statistics",
+          [](const PoolResource& self) {
+            const PoolStatistics one = released([&] { return self.pool_statistics(); });
+            nb::dict made;
+            made["live_bytes"] = one.live_bytes;
+            made["cached_bytes"] = one.cached_bytes;
+            made["in_flight_bytes"] = one.in_flight_bytes;
+            made["available_bytes"] = one.available_bytes;
+            made["held_bytes"] = one.held_bytes;
+            made["peak_held_bytes"] = one.peak_held_bytes;
+            made["limit_bytes"] = one.limit_bytes;
+            made["cache_hits"] = one.cache_hits;
+            made["steals"] = one.steals;
+            made["grows"] = one.grows;
+            made["host_waits"] = one.host_waits;
+            made["driver_calls"] = one.driver_calls();
+            return made;
+          },
+          "What the pool holds, and how often it asked the driver and waited, as a dict.");
+  nb::class_<Budget>(
+      module, "Budget",
+      "A limit on bytes. A BudgetResource charges memory to it.\n\n"
+      "Parameters\n----------\n"
+      "name : str\n    A name for reports and errors.\n"
+      "limit_bytes : int or None\n    None counts bytes and never refuses a request.\n"
+      "parent : Budget, optional\n    A budget that is charged for the same bytes.\n"
+      "overflow : {'fail', 'wait', 'evict', 'spill'}\n"
+      "    What a request at the limit may do: raise OutOfBudgetError, wait for pending frees, "
+      "drop copies\n"
+      "    that can be fetched again, or also move data elsewhere.")
+      .def(nb::new_([](const std::string& name, nb::handle limit_bytes,
+                       std::shared_ptr<Budget> parent, const std::string& overflow) {
+             return Budget::make(name, budget_limit_of(limit_bytes),
+                                 {.parent = std::move(parent), .overflow = overflow_of(overflow)});
+           }),
+           nb::arg("name"), nb::arg("limit_bytes").none(), nb::kw_only(),
+           nb::arg("parent").none() = nb::none(), nb::arg("overflow") = "spill")
+      .def_prop_ro(
+          "name", [](const Budget& self) { return self.name(); }, "The name.")
+      .def_prop_ro(
+          "path", [](const Budget& self) { return self.path(); },
+          "The names from the topmost parent to this budget.")
+      .def_prop_ro(
+          "limit_bytes",
+          [](const Budget& self) -> nb::object {
+            return self.has_limit() ? nb::object(nb::int_(self.limit_bytes())) : nb::none();
+          },
+          "The limit, or None if there is none.")
+      .def(
+          "set_limit",
+          [](Budget& self, nb::handle limit_bytes) {
+            const BudgetLimit limit = budget_limit_of(limit_bytes);
+            without_gil([&] { self.set_limit(limit); });
+          },
+          nb::arg("limit_bytes").none(),
+          "Change the limit; None for none. What is charged stays charged.")
+      .def_prop_ro(
+          "used_bytes", [](const Budget& self) { return self.used_bytes(); },
+          "Bytes in use, and bytes whose free is still pending.")
+      .def_prop_ro(
+          "live_bytes", [](const Budget& self) { return self.live_bytes(); }, "Bytes in use.")
+      .def_prop_ro(
+          "pending_bytes", [](const Budget& self) { return self.pending_bytes(); },
+          "Bytes that are freed but still charged, because their stream has not passed the free.")
+      .def_prop_ro(
+          "charged_bytes", [](const Budget& self) { return self.charged_bytes(); },
+          "Used bytes, and bytes of requests that are under way or reserved.")
       .def("__repr__", [](const Budget& self) {
-        const nb::object limit = self.has_limit() ? nb::object(nb::int_(self.limit_bytes())) : nb::none();
-        return nb::str("Budget('{}', limit_bytes={}, used_bytes={})").format(self.path(), limit, self.used_bytes());
+        const nb::object limit =
+            self.has_limit() ? nb::object(nb::int_(self.limit_bytes())) : nb::none();
+        return nb::str("Budget('{}', limit_bytes={}, used_bytes={})")
+            .format(self.path(), limit, self.used_bytes());
       });
-  nb::class_<BudgetResource, Resource>(module, "BudgetResource", "Charges each block of another resource to a budget.\n\n"
-                                       "Parameters\n----------\nupstream : Resource\n    Where the memory comes from.\n"
-                                       "budget : Budget")
+  nb::class_<BudgetResource, Resource>(
+      module, "BudgetResource",
+      "Charges each block of another resource to a budget.\n\n"
+      "Parameters\n----------\nupstream : Resource\n    Where the memory comes from.\n"
+      "budget : Budget")
       .def(nb::new_([](std::shared_ptr<Resource> upstream, std::shared_ptr<Budget> budget) {
              return std::make_shared<BudgetResource>(std::move(upstream), std::move(budget));
-           }), nb::arg("upstream"), nb::arg("budget"));
-  nb::class_<TrackingResource, Resource>(module, "TrackingResource", "Records each live block of another resource, and the line that allocated it.\n\n"
-                                         "Parameters\n----------\nupstream : Resource\n"
-                                         "check_overlap : bool\n    Check that no new block overlaps a live one.")
+           }),
+           nb::arg("upstream"), nb::arg("budget"));
+  nb::class_<TrackingResource, Resource>(
+      module, "TrackingResource",
+      "Records each live block of another resource, and the line that allocated it.\n\n"
+      "Parameters\n----------\nupstream : Resource\n"
+      "check_overlap : bool\n    Check that no new block overlaps a live one.")
       .def(nb::new_([](std::shared_ptr<Resource> upstream, bool check_overlap) {
-             return std::make_shared<TrackingResource>(std::move(upstream), TrackingOptions{.check_overlap = check_overlap});
-           }), nb::arg("upstream"), nb::kw_only(), nb::arg("check_overlap") = false)
-      .def("live_blocks", [](const TrackingResource& self) {
-             const std::vector<LiveBlock> blocks = released([&] { return self.live_blocks(); });
-             nb::list made;
-             for (const LiveBlock& one : blocks) {
-               nb::dict entry;
-               entry["address"] = reinterpret_cast<std::uintptr_t>(one.block.address);
-               entry["bytes"] = one.requested_bytes;
-               entry["tag"] = std::string(one.tag.name());
-               entry["site"] = site_or_none(one.site);
-               entry["order"] = one.order;
-               made.append(entry);
-             }
-             return made;
-           }, "Return the live blocks as a list of dicts, oldest first.")
-      .def("tag_totals", [](const TrackingResource& self) {
-             const std::vector<TagTotal> totals = released([&] { return self.tag_totals(); });
-             nb::dict made;
-             for (const TagTotal& one : totals) {
-               nb::dict entry;
-               entry["live_bytes"] = one.live_bytes;
-               entry["live_blocks"] = one.live_blocks;
-               entry["peak_live_bytes"] = one.peak_live_bytes;
-               entry["allocations"] = one.allocations;
-               made[nb::str(std::string(one.tag.name()).c_str())] = entry;
-             }
-             return made;
-           }, "Return one snapshot of all tags that were ever used, by tag, the largest first.")
-      .def("histogram", [](const TrackingResource& self) {
-             const SizeHistogram histogram = released([&] { return self.histogram(); });
-             nb::dict made;
-             for (std::size_t i = 0; i < SizeHistogram::bucket_count; ++i) {
-               if (histogram.counts[i] > 0) made[nb::int_(SizeHistogram::bound_bytes(i))] = histogram.counts[i];
-             }
-             return made;
-           }, "Return the number of allocations in each size class. The keys are the upper bounds of the classes, in bytes.")
-      .def("leak_report", [](const TrackingResource& self) { return released([&] { return self.leak_report(); }); },
-           "Return the live blocks by tag and line as text.")
-      .def("__str__", [](const TrackingResource& self) { return released([&] { return self.text(); }); });
-  module.def("default_resource", [](nb::handle device, const std::string& kind) {
+             return std::make_shared<TrackingResource>(
+                 std::move(upstream), TrackingOptions{.check_overlap = check_overlap});
+           }),
+           nb::arg("upstream"), nb::kw_only(), nb::arg("check_overlap") = false)
+      .def(
+          "live_blocks",
+          [](const TrackingResource& self) {
+            const std::vector<LiveBlock> blocks = released([&] { return self.live_blocks(); });
+            nb::list made;
+            for (const LiveBlock& one : blocks) {
+              nb::dict entry;
+              entry["address"] = reinterpret_cast<std::uintptr_t>(one.block.address);
+              entry["bytes"] = one.requested_bytes;
+              entry["tag"] = std::string(one.tag.name());
+              entry["site"] = site_or_none(one.site);
+              entry["order"] = one.order;
+              made.append(entry);
+            }
+            return made;
+          },
+          "Return the live blocks as a list of dicts, oldest first.")
+      .def(
+          "tag_totals",
+          [](const TrackingResource& self) {
+            const std::vector<TagTotal> totals = released([&] { return self.tag_totals(); });
+            nb::dict made;
+            for (const TagTotal& one : totals) {
+              nb::dict entry;
+              entry["live_bytes"] = one.live_bytes;
+              entry["live_blocks"] = one.live_blocks;
+              entry["peak_live_bytes"] = one.peak_live_bytes;
+              entry["allocations"] = one.allocations;
+              made[nb::str(std::string(one.tag.name()).c_str())] = entry;
+            }
+            return made;
+          },
+          "Return one snapshot of all tags that were ever used, by tag, the largest first.")
+      .def(
+          "histogram",
+          [](const TrackingResource& self) {
+            const SizeHistogram histogram = released([&] { return self.histogram(); });
+            nb::dict made;
+            for (std::size_t i = 0; i < SizeHistogram::bucket_count; ++i) {
+              if (histogram.counts[i] > 0)
+                made[nb::int_(SizeHistogram::bound_bytes(i))] = histogram.counts[i];
+            }
+            return made;
+          },
+          "Return the number of allocations in each size class. The keys are the upper bounds of "
+          "the classes, in bytes.")
+      .def(
+          "leak_report",
+          [](const TrackingResource& self) { return released([&] { return self.leak_report(); }); },
+          "Return the live blocks by tag and line as text.")
+      .def("__str__",
+           [](const TrackingResource& self) { return released([&] { return self.text(); }); });
+  module.def(
+      "default_resource",
+      [](nb::handle device, const std::string& kind) {
         const Device on = device_of_object(device);
-        return without_gil([&] { return try_default_resource(on, memory_kind_of(kind)); }).value(here());
-      }, nb::arg("device") = nb::none(), nb::arg("kind") = "device", "Return the resource of buffers that name no resource.");
-  module.def("set_default_resource", [](std::shared_ptr<Resource> resource) {
+        return without_gil([&] { return try_default_resource(on, memory_kind_of(kind)); })
+            .value(here());
+      },
+      nb::arg("device") = nb::none(), nb::arg("kind") = "device",
+      "Return the resource of buffers that name no resource.");
+  module.def(
+      "set_default_resource",
+      [](std::shared_ptr<Resource> resource) {
         const Device device = resource->device();
         return without_gil([&] { return set_default_resource(device, std::move(resource)); });
-      }, nb::arg("resource"), nb::sig("def set_default_resource(resource: Resource) -> Resource | None"),
-      "Use a resource for all buffers that name none, have its device and use its kind of memory.\n\n"
+      },
+      nb::arg("resource"),
+      nb::sig("def set_default_resource(resource: Resource) -> Resource | None"),
+      "Use a resource for all buffers that name none, have its device and use its kind of "
+      "memory.\n\n"
       "To undo this later, keep the result of default_resource() and set it again.\n\n"
       "Parameters\n----------\nresource : Resource\n\n"
-      "Returns\n-------\nResource or None\n    The resource that was set before, or None if none was.");
+      "Returns\n-------\nResource or None\n    The resource that was set before, or None if none "
+      "was.");
 }
 
 }  // namespace tern::python

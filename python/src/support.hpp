@@ -60,20 +60,23 @@ void raise_in_python(const Error& error);
 /// The name of the type of an object, for messages.
 [[nodiscard]] std::string type_text(nb::handle object);
 
-/// Runs the body without the global interpreter lock, and raises nothing. For queries and destructors:
-/// a kernel that is a Python function runs inside of locks of the library and waits for the
-/// interpreter lock, so no thread may wait for a lock of the library while it holds that of Python.
+/// Runs the body without the global interpreter lock, and raises nothing. For queries and
+/// destructors: a kernel that is a Python function runs inside of locks of the library and waits
+/// for the interpreter lock, so no thread may wait for a lock of the library while it holds that of
+/// Python.
 template <class Body>
 auto released(Body&& body) {
   const LockReleased lock;
   return body();
 }
 
-/// Runs the body without the global interpreter lock. The body must not touch Python objects. Raises
-/// the exception of a Python kernel that this thread has launched and that failed in the meantime.
+/// Runs the body without the global interpreter lock. The body must not touch Python objects.
+/// Raises the exception of a Python kernel that this thread has launched and that failed in the
+/// meantime.
 template <class Body>
 auto without_gil(Body&& body) {
-  if (is_in_host_kernel) [[unlikely]] refuse_in_kernel();
+  if (is_in_host_kernel) [[unlikely]]
+    refuse_in_kernel();
   if constexpr (std::is_void_v<decltype(body())>) {
     {
       const LockReleased released;
@@ -118,8 +121,8 @@ void release(Handle& handle) noexcept {
   }
 
 /// Returns an object that is made once and never freed. Unlike the initialization of a static
-/// variable, making it may release the interpreter lock: threads that meet here do not wait for each
-/// other, and the object of the first one that is done stays.
+/// variable, making it may release the interpreter lock: threads that meet here do not wait for
+/// each other, and the object of the first one that is done stays.
 template <class Made, class Make>
 Made& made_once(std::atomic<Made*>& kept, Make&& make) {
   if (Made* const known = kept.load(std::memory_order_acquire)) return *known;
@@ -134,7 +137,8 @@ Made& made_once(std::atomic<Made*>& kept, Make&& make) {
 /// Returns the dtype that a NumPy dtype, a scalar type or a name means. Raises TypeError for
 /// structured types, foreign byte orders and types that Tern does not have.
 [[nodiscard]] DType dtype_of_object(nb::handle object);
-/// Returns the NumPy dtype. Without ml_dtypes there is none for bf16 and fp8; returns the name then.
+/// Returns the NumPy dtype. Without ml_dtypes there is none for bf16 and fp8; returns the name
+/// then.
 [[nodiscard]] nb::object object_of_dtype(DType dtype);
 /// Returns whether NumPy has the dtype.
 [[nodiscard]] bool numpy_has(DType dtype);
@@ -150,7 +154,8 @@ Made& made_once(std::atomic<Made*>& kept, Make&& make) {
 /// Both return a text. Bytes that are not UTF-8 become surrogates, or escapes that can be printed.
 [[nodiscard]] nb::str text_of(std::string_view bytes);
 [[nodiscard]] nb::str message_of(std::string_view bytes);
-/// Returns the integer that an object with __index__ means. Raises TypeError with the text for other objects.
+/// Returns the integer that an object with __index__ means. Raises TypeError with the text for
+/// other objects.
 [[nodiscard]] nb::object index_of(nb::handle object, const char* text);
 
 /// Returns the shape that an int or a sequence of ints means. Raises ValueError for negative
@@ -168,8 +173,9 @@ Made& made_once(std::atomic<Made*>& kept, Make&& make) {
 /// (set_device).
 [[nodiscard]] Device device_of_object(nb::handle object);
 
-/// A share of a stream. The stream ends with its last share, so no thread ends it while a call of another thread uses it.
-/// Shares are made and dropped with the interpreter lock; the last one releases it while the stream ends.
+/// A share of a stream. The stream ends with its last share, so no thread ends it while a call of
+/// another thread uses it. Shares are made and dropped with the interpreter lock; the last one
+/// releases it while the stream ends.
 class StreamShare {
  public:
   StreamShare() = default;

@@ -48,25 +48,26 @@ class PyUnified {
   /// A read-only array with the newest bytes.
   [[nodiscard]] nb::object read_array();
   [[nodiscard]] nb::object host_array(const RawLease& lease, bool is_read_only) const;
-  [[nodiscard]] DeviceArray device_array(const RawLease& lease, StreamRef stream, bool is_read_only) const;
+  [[nodiscard]] DeviceArray device_array(const RawLease& lease, StreamRef stream,
+                                         bool is_read_only) const;
 
   void allocate(bool host, bool device);
   void free();
   void drop(bool is_host);
 
  private:
-  /// For checked buffers: allows what was written through the array of `host` since the property was
-  /// read. Later writes need another access or a mark, or the next lease finds them.
+  /// For checked buffers: allows what was written through the array of `host` since the property
+  /// was read. Later writes need another access or a mark, or the next lease finds them.
   void take_host_writes() const;
   /// The array of the property `host`; a new one if the storage is another one than before.
   [[nodiscard]] nb::object kept_host_array(const RawLease& lease, StorageId storage);
 
   RawUnified raw_;
   mutable bool is_host_lent_ = false;  // through std::atomic_ref
-  CallSite host_site_;                  // of the last access
+  CallSite host_site_;                 // of the last access
   /// The host and the default device take part from the start; a drop ends that.
   bool is_host_dropped_ = false, is_device_dropped_ = false;
-  nb::object host_array_;            // of the property `host`
+  nb::object host_array_;              // of the property `host`
   StorageId host_array_storage_ = {};  // which it is over
 };
 

@@ -95,9 +95,10 @@ Dtypes& dtypes() {
 }
 
 [[noreturn]] void refuse_dtype(nb::handle object, const char* why) {
-  raise(Failure(ErrorCode::type_mismatch,
-                "{actual} is not an element type of Tern: {why}. Use bool, an integer of 8 to 64 bits, "
-                "float16, bfloat16, float8, float32, float64, complex64 or complex128.")
+  raise(Failure(
+            ErrorCode::type_mismatch,
+            "{actual} is not an element type of Tern: {why}. Use bool, an integer of 8 to 64 bits, "
+            "float16, bfloat16, float8, float32, float64, complex64 or complex128.")
             .with("actual", repr_of(object))
             .with("why", why),
         here());
@@ -105,18 +106,22 @@ Dtypes& dtypes() {
 
 [[noreturn]] void refuse_shape(nb::handle object) {
   PyErr_Clear();
-  const bool is_array = nb::hasattr(object, "__array__") || nb::hasattr(object, "__dlpack__") || PySequence_Check(object.ptr()) != 0;
+  const bool is_array = nb::hasattr(object, "__array__") || nb::hasattr(object, "__dlpack__") ||
+                        PySequence_Check(object.ptr()) != 0;
   raise(Failure(ErrorCode::type_mismatch,
                 "a shape is an integer or a sequence of integers, and not {actual}.{advice}")
             .with("actual", type_text(object))
-            .with("advice", is_array ? " To copy an array, call Buffer.from_numpy(array) or copy_from(array)." : ""),
+            .with("advice",
+                  is_array ? " To copy an array, call Buffer.from_numpy(array) or copy_from(array)."
+                           : ""),
         here());
 }
 
 }  // namespace
 
 std::string escaped_utf8_of(nb::handle text) {
-  const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
+  const nb::object bytes =
+      nb::steal(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
   if (!bytes.is_valid()) nb::raise_python_error();
   return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
 }
@@ -124,7 +129,8 @@ std::string escaped_utf8_of(nb::handle text) {
 namespace {
 
 nb::str decoded(std::string_view bytes, const char* wrong_bytes) {
-  nb::object made = nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), wrong_bytes));
+  nb::object made = nb::steal(
+      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), wrong_bytes));
   if (!made.is_valid()) nb::raise_python_error();
   return nb::borrow<nb::str>(made);
 }
@@ -232,7 +238,9 @@ nb::object converted(nb::handle value, DType dtype) {
   } catch (nb::python_error& error) {
     const bool is_overflow = error.matches(PyExc_OverflowError);
     if (!is_overflow && !error.matches(PyExc_ValueError) && !error.matches(PyExc_TypeError)) throw;
-    raise(Failure(is_overflow ? ErrorCode::size_overflow : error.matches(PyExc_TypeError) ? ErrorCode::type_mismatch : ErrorCode::invalid_argument,
+    raise(Failure(is_overflow                      ? ErrorCode::size_overflow
+                  : error.matches(PyExc_TypeError) ? ErrorCode::type_mismatch
+                                                   : ErrorCode::invalid_argument,
                   "{value} cannot be converted to {dtype}: {why}.")
               .with("value", repr_of(value))
               .with("dtype", repr_of(object_of_dtype(dtype)))
@@ -248,17 +256,20 @@ Pattern pattern_of(nb::handle value, DType dtype) {
   pattern.width_bytes = size_bytes(dtype);
   if (!numpy_has(dtype)) {
     raise(Failure(ErrorCode::type_mismatch,
-                  "NumPy has no type {actual}, so a value cannot be converted. Install ml_dtypes, or fill a view of "
+                  "NumPy has no type {actual}, so a value cannot be converted. Install ml_dtypes, "
+                  "or fill a view of "
                   "unsigned integers of the same size.")
               .with("actual", repr_of(object_of_dtype(dtype))),
           here());
   }
   const nb::object array = converted(value, dtype);
   if (nb::cast<std::size_t>(array.attr("size")) != 1) {
-    raise(Failure(ErrorCode::shape_mismatch,
-                  "a fill takes one value, and {actual} values were given. Use copy_from() for an array.")
-              .with("actual", nb::cast<std::uint64_t>(array.attr("size"))),
-          here());
+    raise(
+        Failure(
+            ErrorCode::shape_mismatch,
+            "a fill takes one value, and {actual} values were given. Use copy_from() for an array.")
+            .with("actual", nb::cast<std::uint64_t>(array.attr("size"))),
+        here());
   }
   const nb::object bytes = array.attr("tobytes")();
   std::memcpy(pattern.bytes, PyBytes_AsString(bytes.ptr()), pattern.width_bytes);

@@ -88,21 +88,30 @@ std::vector<Holder> find_leaks(const std::vector<Device>& devices, const Sites& 
   return leaks;
 }
 
-std::string blocks_text(std::size_t blocks) {
-  return blocks == 1 ? "1 block" : fmt::format("{} blocks", blocks);
+/// Returns the live blocks, one line for each device, tag and call site.
+std::string leak_table(const std::vector<Holder>& leaks) {
+  std::string text = fmt::format("{:>12} {:>7}  {:<16} {:<20} {}\n", "never freed", "blocks",
+                                 "device", "tag", "allocated at");
+  for (const Holder& one : leaks) {
+    text += fmt::format("{:>12} {:>7}  {:<16} {:<20} {}\n", format_bytes(one.bytes), one.blocks,
+                        one.device, one.tag.name(),
+                        one.site.is_known() ? fmt::format("{}:{}", one.site.file, one.site.line)
+                                            : "unknown; TERN_MEMORY=track records it");
+  }
+  return text;
+}
+
+void print_leaks() noexcept try {
+  const ShutdownReport report = shutdown();
+  if (!report.is_clean()) std::fputs((report.text() + "\n").c_str(), stderr);
+} catch (const std::exception&) {
+  // Without memory for the table, nothing is printed.
 }
 
 }  // namespace
 
 std::string ShutdownReport::text() const {
-  std::string text;
-  for (const Holder& leak : leaks) {
-    text += fmt::format("{} in {} on '{}' with tag '{}' were never freed", format_bytes(leak.bytes),
-                        blocks_text(leak.blocks), leak.device, leak.tag.name());
-    text += leak.site.is_known()
-                ? fmt::format("; allocated at {}:{}\n", leak.site.file, leak.site.line)
-                : std::string("; TERN_MEMORY=track records the call sites\n");
-  }
+  std::string text = leaks.empty() ? "" : leak_table(leaks);
   if (failed_frees != 0) {
     text += fmt::format("{} frees failed; {} are live because of that\n", failed_frees,
                         format_bytes(failed_free_bytes));
@@ -115,30 +124,6 @@ std::string ShutdownReport::text() const {
   text.pop_back();
   return text;
 }
-
-namespace {
-
-/// Returns the live blocks, one line for each tag and call site.
-std::string leak_table(const ShutdownReport& report) {
-  std::string text = fmt::format("{:>12} {:>7}  {:<16} {:<20} {}\n", "never freed", "blocks",
-                                 "device", "tag", "allocated at");
-  for (const Holder& one : report.leaks) {
-    text += fmt::format(
-        "{:>12} {:>7}  {:<16} {:<20} {}\n", format_bytes(one.bytes), one.blocks, one.device,
-        one.tag.name(),
-        one.site.is_known() ? fmt::format("{}:{}", one.site.file, one.site.line) : "unknown");
-  }
-  return text;
-}
-
-void print_leaks() noexcept try {
-  const ShutdownReport report = shutdown();
-  if (!report.leaks.empty()) std::fputs(leak_table(report).c_str(), stderr);
-} catch (const std::exception&) {
-  // Without memory for the table, nothing is printed.
-}
-
-}  // namespace
 
 void report_leaks_at_exit() {
   // A handler that is registered after a device was opened runs before the driver shuts down.

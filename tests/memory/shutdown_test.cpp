@@ -37,7 +37,7 @@ TEST(ShutdownDeathTest, ReportsNothingWithoutLeaks) {
     const ShutdownReport report = shutdown();
     const Result<ResourceHandle> after = try_default_resource(device);
     return HOLDS(report.is_clean()) &&
-           HOLDS(report.text().find("were never freed") == std::string::npos) &&
+           HOLDS(report.text().find("never freed") == std::string::npos) &&
            HOLDS(!after && after.failure().code() == ErrorCode::after_shutdown);
   });
 }

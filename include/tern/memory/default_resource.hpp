@@ -104,7 +104,7 @@ struct ShutdownReport {
   [[nodiscard]] bool is_clean() const noexcept {
     return leaks.empty() && failed_free_bytes == 0 && unfinished.empty();
   }
-  /// Returns one line per fact, or "nothing was left behind".
+  /// Returns a table of the leaks and one line for each other fact, or "no leaks".
   [[nodiscard]] std::string text() const;
 };
 

@@ -3,15 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <new>
-#include <set>
 #include <utility>
 
 #include "backends/handle_table.hpp"
+#include "backends/sim/unknown_blocks.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/host_order.hpp"
 #include "tern/core/bytes.hpp"
@@ -59,30 +57,6 @@ Failure not_live(const void* address) noexcept {
                  "address that allocate returned.")
       .with("address", reinterpret_cast<std::uintptr_t>(address), Unit::hex);
 }
-
-/// Blocks whose beginning the checker could not be told, by generation. Thread-safe.
-class UnknownBlocks {
- public:
-  void add(std::uint64_t generation) noexcept try {
-    const std::lock_guard lock(mutex_);
-    generations_.insert(generation);
-    count_.store(generations_.size(), std::memory_order_release);
-  } catch (const std::bad_alloc&) {
-    // The checker will report the end of the block.
-  }
-  [[nodiscard]] bool remove(std::uint64_t generation) noexcept {
-    if (count_.load(std::memory_order_acquire) == 0) return false;
-    const std::lock_guard lock(mutex_);
-    const bool was_there = generations_.erase(generation) != 0;
-    count_.store(generations_.size(), std::memory_order_release);
-    return was_there;
-  }
-
- private:
-  std::mutex mutex_;
-  std::set<std::uint64_t> generations_;
-  std::atomic<std::size_t> count_ = 0;
-};
 
 class SimBackend final : public Backend, public HostOrder {
  public:
@@ -964,8 +938,6 @@ class SimBackend final : public Backend, public HostOrder {
             OperationKind operation) noexcept {
     const Result<Entry> entry = world_->enter("note", submission.site);
     if (!entry) {
-      // A host function or a kernel allocated the block, which is reported. The end of the block is
-      // no second error.
       if (kind == TouchKind::suballocate) unknown_blocks_.add(block.generation);
       return;
     }
