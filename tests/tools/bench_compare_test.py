@@ -62,6 +62,17 @@ class BenchCompare(unittest.TestCase):
         self.assertIn("1 figures compared", run.stdout)
         self.assertIn("2 figures are in one version only", run.stdout)
 
+    def test_a_case_of_one_version_is_left_out(self):
+        old = pathlib.Path(self.folder.name) / "old"
+        old.write_text("#!/bin/sh\necho \"tern bench: no case is called 'pool.pair'.\" >&2\nexit 2\n")
+        old.chmod(0o755)
+        run = subprocess.run([ROOT / "scripts/bench-compare", old, "--now",
+                              self.program("now", {"a": ("ns", "lower", [1] * 3)}), "--bench", "pool.pair"],
+                             capture_output=True, text=True, check=False)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("1 figures are in one version only", run.stdout)
+        self.assertIn("has no case 'pool.pair'", run.stderr)
+
     def test_runs_the_command_itself(self):
         tool = os.environ["TERN_TOOL"]
         run = subprocess.run([ROOT / "scripts/bench-compare", tool, "--now", tool, "--bench", "pool.hit", "--quick",
