@@ -5,10 +5,28 @@ tern_require_cli11()
 tern_require_nlohmann_json()
 
 file(GLOB tern_tool_sources CONFIGURE_DEPENDS
-     "${PROJECT_SOURCE_DIR}/tools/*.cpp" "${PROJECT_SOURCE_DIR}/bench/*.cpp")
+     "${PROJECT_SOURCE_DIR}/tools/*.cpp" "${PROJECT_SOURCE_DIR}/tools/report/*.cpp"
+     "${PROJECT_SOURCE_DIR}/bench/*.cpp")
 list(FILTER tern_tool_sources EXCLUDE REGEX "/tools/main\\.cpp$")
 
-add_library(tern_tool_objects OBJECT ${tern_tool_sources})
+# The files of the report page become arrays in the program. Compilers bound the length of a string
+# literal, but not that of an array.
+set(tern_page_source "${PROJECT_BINARY_DIR}/page_parts.cpp")
+set(tern_page_text "#include \"tools/report/page_parts.hpp\"\n\nnamespace tern::tools {\n")
+foreach(part IN ITEMS html css js)
+  set(file "${PROJECT_SOURCE_DIR}/tools/report/page.${part}")
+  set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
+  file(READ "${file}" text HEX)
+  string(LENGTH "${text}" digits)
+  math(EXPR bytes "${digits} / 2")
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "'\\\\x\\1'," text "${text}")
+  string(APPEND tern_page_text "static constexpr char ${part}_bytes[] = {${text}};\n"
+    "const std::string_view page_${part}(${part}_bytes, ${bytes});\n")
+endforeach()
+string(APPEND tern_page_text "}  // namespace tern::tools\n")
+file(CONFIGURE OUTPUT "${tern_page_source}" CONTENT "${tern_page_text}" @ONLY)
+
+add_library(tern_tool_objects OBJECT ${tern_tool_sources} "${tern_page_source}")
 tern_configure_target(tern_tool_objects)
 if(TERN_SANITIZE STREQUAL "address")
   # Like the library: the tour touches megabytes one by one, and programs run by the thousand.

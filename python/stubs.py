@@ -35,6 +35,7 @@ RESULTS = {
     "allocate": "typing.Self",
     "fill": "typing.Self",
     "Stream.__enter__": "typing.Self",
+    "Range.__enter__": "typing.Self",
     "HostLease.__enter__": ARRAY,
     "ManagedHostLease.__enter__": ARRAY,
     "histogram": "dict[int, int]",
@@ -56,7 +57,8 @@ MEMBERS = {
     "Buffer": ["def __buffer__(self, flags: int, /) -> memoryview: ..."],
     "HostMemory": ["def __buffer__(self, flags: int, /) -> memoryview: ..."],
 }
-GENERIC = {"dict": "dict[str, typing.Any]", "list": "list[typing.Any]", "tuple": "tuple[typing.Any, ...]"}
+GENERIC = {"dict": "dict[str, typing.Any]", "list": "list[typing.Any]", "tuple": "tuple[typing.Any, ...]",
+           "os.PathLike": "os.PathLike[str]"}
 
 
 def exceptions() -> list[str]:
@@ -83,7 +85,7 @@ def completed(line: str, scope: str) -> str:
         fallback = GENERIC.get(result, "typing.Any")
         result = RESULTS.get(f"{scope}.{name}", RESULTS.get(name, fallback))
     arguments = re.sub(r"\*(\w+)(?=[,)]|$)", r"*\1: object", arguments)
-    arguments = re.sub(r"(: |\| )(dict|list|tuple)\b(?!\[)", lambda found: found[1] + GENERIC[found[2]], arguments)
+    arguments = re.sub(r"(: |\| )(dict|list|tuple|os\.PathLike)\b(?!\[)", lambda found: found[1] + GENERIC[found[2]], arguments)
     return f"{indent}def {name}({arguments}) -> {result}:{rest or ''}"
 
 

@@ -39,6 +39,12 @@ int run_check(const CheckOptions& options);
 /// Checks traces. Returns 1 if one has findings, 2 if one cannot be read to its end.
 int run_check_files(const CheckOptions& options);
 
+struct ReportOptions {
+  std::string file;
+  std::string page;  // empty: text to standard output
+};
+int run_report(const ReportOptions& options);
+
 struct TourOptions {
   std::string device;
 };

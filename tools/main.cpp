@@ -78,6 +78,17 @@ int run(int argc, char** argv) {
                    "print the shortest program of one planted mistake, M1 to M6")
       ->check(CLI::IsMember({"M1", "M2", "M3", "M4", "M5", "M6"}));
 
+  ReportOptions report;
+  CLI::App* report_command =
+      app.add_subcommand("report", "Show what a program did with memory, from a recording of it");
+  report_command
+      ->add_option("file", report.file, "a recording, such as TERN_TRACE=run.trace writes")
+      ->required();
+  report_command->add_option("-o,--output", report.page,
+                             "write a page for a browser instead of text");
+  report_command->footer(
+      "Example:\n  TERN_TRACE=run.trace my_program; tern report run.trace -o run.html");
+
   TourOptions tour;
   CLI::App* tour_command =
       app.add_subcommand("tour", "A short tour of Tern on a device of this machine");
@@ -104,6 +115,7 @@ int run(int argc, char** argv) {
   if (*info_command) return run_info(info);
   if (*bench_command) return run_bench(bench);
   if (*check_command) return run_check(check);
+  if (*report_command) return run_report(report);
   return run_tour(tour);
 }
 

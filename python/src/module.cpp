@@ -40,5 +40,6 @@ NB_MODULE(_core, module) {
   add_audit(module);
   add_arrays(module);
   add_recorder(module);
+  add_trace(module);
   add_owner(module);
 }

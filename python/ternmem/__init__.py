@@ -8,7 +8,7 @@
 <BufferState.SYNCHRONIZED: 'synchronized'>
 """
 
-from . import _core, sim
+from . import _core, sim, trace
 from ._core import (
     Budget,
     BudgetResource,
@@ -116,6 +116,7 @@ __all__ = [
     "set_default_resource",
     "set_device",
     "sim",
+    "trace",
     "unified_totals",
     *_error_names,
 ]

@@ -3,10 +3,17 @@
 #include <algorithm>
 #include <new>
 
+#include "trace/recording.hpp"
+
 namespace tern {
 
 void TransferLog::add(const Transfer& transfer) noexcept {
   count([&](UnifiedStatistics& counts) { counts.add(transfer); });
+  if (trace::is_recording() && !transfer.is_elided) {
+    trace::record(trace::EventKind::move, {.bytes = transfer.bytes,
+                                           .site = transfer.site,
+                                           .detail = static_cast<std::uint8_t>(transfer.reason)});
+  }
   try {
     if (entries_.size() < max_entries) {
       entries_.reserve(max_entries);

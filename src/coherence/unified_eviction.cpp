@@ -11,6 +11,7 @@
 #include "coherence/unified_core.hpp"
 #include "core/no_host_memory.hpp"
 #include "tern/buffer/foreign.hpp"
+#include "trace/recording.hpp"
 
 namespace tern {
 namespace {
@@ -225,6 +226,10 @@ Result<std::size_t> UnifiedCore::try_evict(unsigned number, Eviction most, Strea
       gone = std::exchange(memory.storage, {});
     }
     log_.count([&](UnifiedStatistics& counts) { counts.evicted += {1, before.bytes}; });
+    if (trace::is_recording()) {
+      trace::record(trace::EventKind::evict,
+                    {.bytes = before.bytes, .site = site, .tag = options_.tag});
+    }
   } catch (const std::bad_alloc&) {
     return failed(no_host_memory("the directory of a unified buffer", site));
   }

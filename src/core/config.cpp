@@ -23,7 +23,7 @@ constexpr std::size_t max_threads = 1024;
 constexpr std::size_t max_streams = 1024;
 constexpr std::size_t max_staging_threads = 64;
 
-constexpr std::array<ConfigVariable, 17> variables = {{
+constexpr std::array<ConfigVariable, 18> variables = {{
     {"TERN_DEVICE", "a device spec, such as host or cuda:1",
      "the device that open_best_device() tries first"},
     {"TERN_REQUIRE", "backend names separated by commas", "backends that must be present"},
@@ -39,6 +39,8 @@ constexpr std::array<ConfigVariable, 17> variables = {{
      "default checks of unified buffers"},
     {"TERN_MEMORY", "guard, poison, track or leaks, or several separated by commas",
      "debugging resources around the default resources"},
+    {"TERN_TRACE", "a path such as run.trace, or ring:64MiB, or ring:64MiB:run.trace",
+     "the file that `tern report` shows; ring: written when an allocation fails"},
     {"TERN_SIM_SEED", "a number such as 7 or 0x1c9f", "the random seed of a simulated device"},
     {"TERN_SIM_SCHEDULE", "mix, lazy, pct:3, ...", "the schedule of a simulated device"},
     {"TERN_SIM_REUSE", "hostile or friendly", "how a simulated device reuses freed memory"},
@@ -52,6 +54,7 @@ constexpr std::array<ConfigVariable, 17> variables = {{
 /// Returns the field of a variable that is kept as text, or null. The user of the field parses it.
 std::string* text_of(Config& config, std::string_view name) noexcept {
   if (name == "TERN_DEVICE") return &config.device;
+  if (name == "TERN_TRACE") return &config.trace;
   if (name == "TERN_SIM_SEED") return &config.sim_seed;
   if (name == "TERN_SIM_SCHEDULE") return &config.sim_schedule;
   if (name == "TERN_SIM_REUSE") return &config.sim_reuse;

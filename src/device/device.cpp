@@ -7,6 +7,7 @@
 #include "device/device_state.hpp"
 #include "device/request_checks.hpp"
 #include "tern/core/bytes.hpp"
+#include "trace/recording.hpp"
 
 namespace tern {
 namespace {
@@ -70,6 +71,7 @@ Device::Device(std::unique_ptr<Backend> backend) {
             .with("value", "null"));
   }
   try {
+    trace::start_from_environment();
     auto state = std::make_shared<DeviceState>(std::move(backend));
     state->publish();
     state_ = DeviceState::begin_handles(std::move(state));

@@ -21,6 +21,7 @@
 
 #include "core/no_host_memory.hpp"
 #include "core/text.hpp"
+#include "trace/recording.hpp"
 
 namespace tern {
 namespace {
@@ -333,6 +334,11 @@ StreamRef DeviceState::begin_stream(const FreeSlot& place, NativeStream native,
   while (!stream.use.compare_exchange_weak(
       before, (before & StreamState::pins_mask) | flags | StreamState::one_loan | id.number())) {
   }
+  if (trace::is_recording()) {
+    trace::record(
+        trace::EventKind::stream_begin,
+        {.stream = id.value(), .device = {id_.value, info().spec}, .text = stream.name.data()});
+  }
   return StreamRef(&stream, id);
 }
 
@@ -627,6 +633,13 @@ Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream, std::
   return Covering{*event, true};
 }
 
+void DeviceState::record_host_wait(StreamId stream, std::uint64_t begun_ns) const noexcept {
+  trace::record(trace::EventKind::host_wait, {.stream = stream.value(),
+                                              .extra = trace::now_ns() - begun_ns,
+                                              .device = {id_.value, info().spec},
+                                              .time_ns = begun_ns});
+}
+
 Result<void> DeviceState::synchronize() noexcept {
   std::array<std::uint64_t, 64> covered;
   // Only the first 64 streams are updated here. Marks of other streams are queried when needed.
@@ -644,10 +657,12 @@ Result<void> DeviceState::synchronize() noexcept {
                            : stream->last_promised();
   }
   const std::uint64_t barrier = barriers_begun_.fetch_add(1) + 1;
+  const std::uint64_t begun_ns = trace::is_recording() ? trace::now_ns() : 0;
   Result<void> waited = slots_[0]
                             .load(std::memory_order_relaxed)
                             ->count(&StreamState::Counts::host_waits, backend_->synchronize());
   if (waited) waited = wait_for_unknown();
+  if (begun_ns != 0) record_host_wait({}, begun_ns);
   // A lost device runs nothing any more, so nothing is pending.
   if (!waited && waited.failure().code() != ErrorCode::device_lost) return waited;
   std::uint64_t passed = barriers_passed_.load(std::memory_order_relaxed);
@@ -785,8 +800,10 @@ Result<void> DeviceState::wait_on_host(Mark mark) noexcept {
   }
   lock.unlock();  // other threads can use the stream while this one waits
 
+  const std::uint64_t begun_ns = trace::is_recording() ? trace::now_ns() : 0;
   Result<void> waited =
       stream->count(&StreamState::Counts::host_waits, backend_->synchronize(covering->event));
+  if (begun_ns != 0) record_host_wait(mark.stream, begun_ns);
   if (waited) stream->see_done(mark.sequence);
 
   lock.lock();

@@ -356,6 +356,8 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// Waits for all work of the device. Marks issued before are then known to be done, for streams
   /// in the first 64 slots. Marks of other streams are queried when needed.
   [[nodiscard]] Result<void> synchronize() noexcept;
+  /// Records that the host waited for a stream, or for the whole device, since `begun_ns`.
+  void record_host_wait(StreamId stream, std::uint64_t begun_ns) const noexcept;
   /// A barrier is one wait for the whole device. next_barrier() returns the number of the first
   /// barrier that begins after the call; has_passed() returns true once that barrier or a later one
   /// has ended.

@@ -6,6 +6,7 @@
 #include "device/request_checks.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"
+#include "trace/recording.hpp"
 
 namespace tern {
 namespace {
@@ -99,6 +100,26 @@ Submission submit(StreamState& stream, CallSite site, Tag tag = {}) noexcept {
   return {stream.native, site, tag};
 }
 
+trace::Named recorded_device(const DeviceState& device) noexcept {
+  return {device.id().value, device.info().spec};
+}
+
+/// Records a copy or fill that the backend has accepted.
+void record_transfer(trace::EventKind kind, StreamId stream, const DeviceState& device,
+                     const void* to, const void* from, std::size_t bytes, CallSite site,
+                     std::uint64_t begun_ns) noexcept {
+  trace::record(kind, {.stream = stream.value(),
+                       .address = reinterpret_cast<std::uintptr_t>(to),
+                       .bytes = bytes,
+                       .extra = reinterpret_cast<std::uintptr_t>(from),
+                       .site = site,
+                       .device = recorded_device(device),
+                       .time_ns = begun_ns});
+}
+
+/// Returns the time if a recording is on, else 0.
+std::uint64_t begin_recorded() noexcept { return trace::is_recording() ? trace::now_ns() : 0; }
+
 }  // namespace
 
 Device StreamRef::device() const {
@@ -128,8 +149,14 @@ Result<void> StreamRef::try_copy(void* destination, const void* source, std::siz
   }
   if (Result<void> fits = check_range("source", source, bytes); !fits) return at(site, fits);
   if (overlaps(destination, bytes, source, bytes)) return at(site, overlapping(bytes));
-  return at(site,
-            state_->device->backend().copy(submit(*state_, site), destination, source, bytes));
+  const std::uint64_t begun_ns = begin_recorded();
+  const Result<void> queued =
+      state_->device->backend().copy(submit(*state_, site), destination, source, bytes);
+  if (begun_ns != 0 && queued) {
+    record_transfer(trace::EventKind::copy, id_, *state_->device, destination, source, bytes, site,
+                    begun_ns);
+  }
+  return at(site, queued);
 }
 
 Result<void> StreamRef::try_copy_2d(const Copy2D& copy, CallSite site) const noexcept {
@@ -159,7 +186,13 @@ Result<void> StreamRef::try_copy_2d(const Copy2D& copy, CallSite site) const noe
   if (overlaps(copy.destination, written, copy.source, read)) {
     return at(site, overlapping(written));
   }
-  return at(site, state_->device->backend().copy_2d(submit(*state_, site), copy));
+  const std::uint64_t begun_ns = begin_recorded();
+  const Result<void> queued = state_->device->backend().copy_2d(submit(*state_, site), copy);
+  if (begun_ns != 0 && queued) {
+    record_transfer(trace::EventKind::copy, id_, *state_->device, copy.destination, copy.source,
+                    copy.width_bytes * copy.height, site, begun_ns);
+  }
+  return at(site, queued);
 }
 
 Result<void> StreamRef::try_copy_batch(std::span<const CopyRange> copies,
@@ -192,10 +225,15 @@ Result<void> StreamRef::try_copy_batch(std::span<const CopyRange> copies,
     if (empty > 0) {
       for (end = begin + 1; end < copies.size() && copies[end].bytes != 0;) ++end;
     }
+    const std::uint64_t begun_ns = begin_recorded();
     if (Result<void> queued =
             backend.copy_batch(submit(*state_, site), copies.subspan(begin, end - begin));
         !queued) {
       return at(site, queued);
+    }
+    for (std::size_t i = begin; begun_ns != 0 && i < end; ++i) {
+      record_transfer(trace::EventKind::copy, id_, *state_->device, copies[i].destination,
+                      copies[i].source, copies[i].bytes, site, begun_ns);
     }
     begin = end;
   }
@@ -220,8 +258,14 @@ Result<void> StreamRef::try_copy_from_peer(void* destination, const Device& peer
   }
   if (Result<void> fits = check_range("source", source, bytes); !fits) return at(site, fits);
   Backend& owner = DeviceState::of(peer)->backend();
-  return at(site, state_->device->backend().copy_from_peer(submit(*state_, site), destination,
-                                                           owner, source, bytes));
+  const std::uint64_t begun_ns = begin_recorded();
+  const Result<void> queued = state_->device->backend().copy_from_peer(
+      submit(*state_, site), destination, owner, source, bytes);
+  if (begun_ns != 0 && queued) {
+    record_transfer(trace::EventKind::copy, id_, *state_->device, destination, source, bytes, site,
+                    begun_ns);
+  }
+  return at(site, queued);
 }
 
 Result<void> StreamRef::try_fill_bytes(void* destination, std::size_t bytes, const Pattern& pattern,
@@ -232,8 +276,14 @@ Result<void> StreamRef::try_fill_bytes(void* destination, std::size_t bytes, con
   if (Result<void> fits = check_range("destination", destination, bytes); !fits) {
     return at(site, fits);
   }
-  return at(site,
-            state_->device->backend().fill(submit(*state_, site), destination, bytes, pattern));
+  const std::uint64_t begun_ns = begin_recorded();
+  const Result<void> queued =
+      state_->device->backend().fill(submit(*state_, site), destination, bytes, pattern);
+  if (begun_ns != 0 && queued) {
+    record_transfer(trace::EventKind::fill, id_, *state_->device, destination, nullptr, bytes, site,
+                    begun_ns);
+  }
+  return at(site, queued);
 }
 
 Result<void> StreamRef::try_fill_elements(void* destination, std::size_t count,
@@ -444,6 +494,13 @@ Result<void> StreamRef::try_wait(Mark mark, CallSite site) const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return at(site, usable);
   if (mark.stream == id_ || !mark) return {};
   DeviceState* own = state_->device;
+  if (trace::is_recording()) {
+    trace::record(trace::EventKind::stream_wait, {.stream = id_.value(),
+                                                  .block = mark.sequence,
+                                                  .extra = mark.stream.value(),
+                                                  .site = site,
+                                                  .device = recorded_device(*own)});
+  }
   if (mark.stream.device() == own->id()) {
     return at(site, own->wait_on_stream(mark, own->backend(), submit(*state_, site)));
   }
@@ -503,9 +560,11 @@ Result<void> StreamRef::try_synchronize() const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return usable;
   // Marks issued so far need no event any more: the host has waited for all of them.
   const std::uint64_t covered = state_->last_promised();
+  const std::uint64_t begun_ns = begin_recorded();
   Result<void> waited = state_->count(&StreamState::Counts::host_waits,
                                       state_->device->backend().synchronize(state_->native));
   if (waited) state_->see_done(covered);
+  if (begun_ns != 0) state_->device->record_host_wait(id_, begun_ns);
   return waited;
 }
 

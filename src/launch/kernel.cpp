@@ -23,6 +23,7 @@
 #include "tern/detail/buffer/use_record.hpp"
 #include "tern/detail/core/inline_vector.hpp"
 #include "tern/launch/use_scope.hpp"
+#include "trace/recording.hpp"
 
 namespace tern {
 
@@ -37,6 +38,7 @@ struct KernelState {
   std::weak_ptr<DeviceState> device_state;
   NativeKernel native;
   std::string name;
+  const std::uint32_t number = trace::new_number();  // in recordings
   KernelInfo info;
   std::vector<DeclaredParameter> declared;
   UseRecord launches;
@@ -347,6 +349,25 @@ bool is_nothing(const LaunchSize& size) noexcept {
   return std::ranges::count(size.grid, 0u) + std::ranges::count(size.block, 0u) > 0;
 }
 
+/// Records a launch, and each memory that it uses.
+void record_launch(const KernelState& kernel, StreamRef stream,
+                   std::span<const KernelArgument> arguments, CallSite site) noexcept {
+  trace::EventFacts facts = {.stream = stream.id().value(),
+                             .site = site,
+                             .device = {kernel.device.id().value, kernel.device.spec()},
+                             .kernel = {kernel.number, kernel.name},
+                             .time_ns = trace::now_ns()};
+  trace::record(trace::EventKind::launch, facts);
+  facts.kernel = {};
+  for (const KernelArgument& argument : arguments) {
+    if (argument.range_address == nullptr) continue;
+    facts.address = reinterpret_cast<std::uintptr_t>(argument.range_address);
+    facts.bytes = argument.range_bytes;
+    facts.detail = static_cast<std::uint8_t>(argument.access);
+    trace::record(trace::EventKind::use, facts);
+  }
+}
+
 }  // namespace
 
 std::size_t poll_kernels() noexcept {
@@ -505,6 +526,7 @@ Result<Mark> Kernel::try_launch_with(LaunchStream on, const LaunchExtent& extent
   }
   const Mark mark = stream.next_mark();
   uses.end();
+  if (trace::is_recording()) record_launch(kernel, stream, {packed.data(), packed.size()}, site);
   return mark;
 }
 

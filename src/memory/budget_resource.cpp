@@ -20,6 +20,7 @@
 #include "memory/charge_book.hpp"
 #include "memory/pending_frees.hpp"
 #include "tern/memory/pool_resource.hpp"
+#include "trace/recording.hpp"
 
 namespace tern {
 namespace {
@@ -43,6 +44,17 @@ PoolResource* find_pool(Resource* resource) noexcept {
     resource = wrapping->upstream().get();
   }
   return dynamic_cast<PoolResource*>(resource);
+}
+
+/// Adds the fields that all events of budgets have, and records the event.
+void record_budget(trace::EventKind kind, const Device& device, const Request& request,
+                   trace::EventFacts facts) noexcept {
+  facts.stream = request.stream.id().value();
+  facts.bytes = request.bytes;
+  facts.site = request.site;
+  facts.tag = request.tag;
+  facts.device = {device.id().value, device.spec()};
+  trace::record(kind, facts);
 }
 
 /// The request that goes to the upstream.
@@ -270,7 +282,12 @@ Result<Block> BudgetResource::allocate_at_limit(const Request& request,
     }
     // If the wait fails, the stream's bytes stay pending, and the next oldest free is tried.
     waited_for = *oldest;
+    const std::uint64_t begun_ns = trace::is_recording() ? trace::now_ns() : 0;
     static_cast<void>(Device::try_wait(oldest->mark));
+    if (begun_ns != 0) {
+      record_budget(trace::EventKind::budget_wait, device(), request,
+                    {.extra = trace::now_ns() - begun_ns, .time_ns = begun_ns});
+    }
   }
   const Budget* refused = budget_->claim_or_drain(bytes);
   if (refused != nullptr) return refuse(*refused, request, bytes);
@@ -310,6 +327,10 @@ Block BudgetResource::allocate_recycled(const Request& request, std::size_t byte
 
 Failure BudgetResource::refuse(const Budget& level, const Request& request,
                                std::size_t bytes) const noexcept {
+  if (trace::is_recording() && !request.only_recycled) {
+    record_budget(trace::EventKind::budget_refuse, device(), request, {.text = level.path()});
+    trace::dump_after_failure();
+  }
   return level.refusal(request.bytes, bytes, request.tag, device().spec(), request.site);
 }
 

@@ -4,11 +4,16 @@
 
 #include "device/device_state.hpp"
 #include "memory/block_table.hpp"
+#include "memory/memory_events.hpp"
+#include "trace/recording.hpp"
 
 namespace tern {
 
 DriverResource::DriverResource(Device device, Order order, const char* not_recycled)
-    : device_(std::move(device)), order_(order), not_recycled_(not_recycled) {
+    : device_(std::move(device)),
+      order_(order),
+      not_recycled_(not_recycled),
+      number_(trace::new_number()) {
   if (!device_.is_open()) {
     raise(Failure(ErrorCode::invalid_argument,
                   "a resource needs an open device, and the Device is empty.")
@@ -57,10 +62,18 @@ Result<Block> DriverResource::try_allocate(const Request& request) noexcept {
   Result<Block> block = begin(request);
   if (block) {
     counters_.note_allocation(block->bytes);
+    if (trace::is_recording()) record_allocation(recorded(), *block, request);
   } else {
     counters_.note_refusal();
+    if (trace::is_recording()) {
+      record_refusal(recorded(), request, counters_.read().live_bytes, block.failure());
+    }
   }
   return block;
+}
+
+RecordedResource DriverResource::recorded() const noexcept {
+  return {device_, name(), number_, MemoryKind::device};
 }
 
 Result<Block> DriverResource::begin(const Request& request) noexcept {
@@ -91,6 +104,8 @@ Result<void> DriverResource::try_deallocate(const Block& block, StreamRef stream
     return Result<void>(Failure(failure).at(site));
   };
   stream = ordered_by(stream);
+  const bool is_recorded = trace::is_recording();
+  const std::uint64_t begun_ns = is_recorded ? trace::now_ns() : 0;
   if (stream.id() && stream.device_id() != device_.id()) {
     return fail(
         Failure(ErrorCode::device_mismatch,
@@ -101,6 +116,9 @@ Result<void> DriverResource::try_deallocate(const Block& block, StreamRef stream
   const Result<Mark> gone = give({block.address, block.bytes, facts->note}, stream, site);
   if (!gone) return fail(gone.failure());
   counters_.note_free(block.bytes);
+  if (is_recorded) {
+    record_free(recorded(), block, facts->tag, stream.id(), site, begun_ns);
+  }
   end_block(block.generation, *gone);
   return {};
 }

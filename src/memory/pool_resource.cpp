@@ -113,7 +113,7 @@ bool PoolResource::recycle(const Request& request, Block& into) noexcept {
 [[gnu::noinline]] Result<Block> PoolResource::allocate_slow(const Request& request,
                                                             bool is_miss) noexcept {
   if (request.bytes == 0) {
-    pool_->note_request(false);
+    pool_->note_empty_request();
     return Block{};
   }
   retry_before_allocation();
@@ -121,7 +121,7 @@ bool PoolResource::recycle(const Request& request, Block& into) noexcept {
   Result<Block> block =
       fits ? pool_->try_allocate(request, is_miss) : Result<Block>(fits.failure());
   if (block) return block;
-  pool_->note_request(true);
+  pool_->note_refusal(request, block.failure());
   return Failure(block.failure()).at(request.site);
 }
 

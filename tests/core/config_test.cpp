@@ -168,6 +168,7 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
                                 {"TERN_CHECKED", "1"},
                                 {"TERN_CHECK", "compare,poison"},
                                 {"TERN_MEMORY", "track,guard"},
+                                {"TERN_TRACE", "ring:64MiB"},
                                 {"TERN_SIM_SEED", "0x7"},
                                 {"TERN_SIM_SCHEDULE", "pct:3"},
                                 {"TERN_SIM_REUSE", "friendly"},
@@ -177,9 +178,9 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
                                 {"TERN_SIM_FAULTS", "copy#1=fail"},
                                 {"TERN_SIM_TRACE", "run.trace"}});
   const std::vector<std::string> values = {
-      "cuda:1",  "cuda,sim",       "8",           "32",          "4",        "67108864",
-      "1",       "poison,compare", "guard,track", "0x7",         "pct:3",    "friendly",
-      "collect", "quiet",          "small",       "copy#1=fail", "run.trace"};
+      "cuda:1",   "cuda,sim",       "8",           "32",         "4",           "67108864",
+      "1",        "poison,compare", "guard,track", "ring:64MiB", "0x7",         "pct:3",
+      "friendly", "collect",        "quiet",       "small",      "copy#1=fail", "run.trace"};
   ASSERT_EQ(config_variables().size(), values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     const ConfigVariable& variable = config_variables()[i];

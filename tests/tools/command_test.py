@@ -7,6 +7,7 @@ import pty
 import re
 import subprocess
 import tempfile
+import time
 import unittest
 
 TERN = os.environ["TERN_TOOL"]
@@ -290,6 +291,76 @@ class CheckFiles(unittest.TestCase):
         self.assertEqual(tern("check", "--self-test", "x.trace").returncode, 2)
 
 
+class Report(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.trace = str(self.folder / "run.trace")
+
+    def record(self, setting):
+        run = tern("tour", "--device", "sim", TERN_TRACE=setting)
+        self.assertEqual(run.returncode, 0, run.stderr)
+
+    def test_shows_what_a_program_did(self):
+        self.record(self.trace)
+        run = tern("report", self.trace)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertRegex(run.stdout, r"run\.trace: \d+ events in .*, recorded by tern \(process \d+\)\n")
+        self.assertRegex(run.stdout, r"sim:0: at .* were live of .* held: ")
+        self.assertIn("tour.cpp:", run.stdout)
+        self.assertIn("Every block was freed.", run.stdout)
+        self.assertNotIn("note:", run.stdout)
+
+    def test_writes_a_page(self):
+        self.record(self.trace)
+        page = self.folder / "run.html"
+        run = tern("report", self.trace, "-o", str(page))
+        self.assertEqual(run.returncode, 0, run.stderr)
+        text = page.read_text()
+        self.assertIn("<title>", text)
+        self.assertNotRegex(text, r"@(STYLE|SCRIPT|FACTS|COLUMNS)@")
+        facts = json.loads(text.split('id="facts">')[1].split("</script>")[0])
+        self.assertEqual(facts["title"], "run.trace")
+        self.assertEqual(facts["columns"]["block_begin"]["count"], facts["columns"]["block_life"]["count"])
+
+    def test_a_ring_is_written_when_a_request_is_refused(self):
+        last = self.folder / "last.trace"
+        self.record(f"ring:1MiB:{last}")
+        self.assertTrue(last.exists(), "the tour fills a budget")
+        run = tern("report", str(last))
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("out_of_budget", run.stdout)
+
+    def test_two_processes_with_one_path_write_two_files(self):
+        first = subprocess.Popen([TERN, "tour", "--device", "sim"], stdout=subprocess.DEVNULL,
+                                 env=os.environ | {"TERN_TRACE": self.trace})
+        while not pathlib.Path(self.trace).exists() and first.poll() is None:
+            time.sleep(0.001)
+        self.record(self.trace)
+        first.wait()
+        for path in self.folder.iterdir():
+            self.assertEqual(tern("report", str(path)).returncode, 0, path)
+
+    def test_what_cannot_be_read_or_written_is_a_sentence(self):
+        for path, sentence in ((self.folder / "none", "open failed"), (pathlib.Path(TERN), "is no memory trace")):
+            run = tern("report", str(path))
+            self.assertEqual(run.returncode, 2)
+            self.assertRegex(run.stderr, rf"^tern report: .*{sentence}.*\n$")
+        self.record(self.trace)
+        run = tern("report", self.trace, "-o", str(self.folder / "no" / "page.html"))
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("could not be written", run.stderr)
+
+    def test_a_setting_that_is_no_ring_is_a_sentence(self):
+        run = tern("tour", "--device", "sim", TERN_TRACE="ring:much")
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("TERN_TRACE='ring:much' is not accepted", run.stderr)
+        run = tern("tour", "--device", "sim", TERN_TRACE=str(self.folder / "no" / "run.trace"))
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("open failed", run.stderr)
+
+
 class Manners(unittest.TestCase):
     def test_wrong_use_exits_with_2(self):
         for arguments in ([], ["fly"], ["info", "--fast"], ["bench", "--seconds", "0"]):
@@ -298,7 +369,7 @@ class Manners(unittest.TestCase):
     def test_help_names_every_command(self):
         run = tern("--help")
         self.assertEqual(run.returncode, 0)
-        for command in ("info", "bench", "check", "tour"):
+        for command in ("info", "bench", "check", "report", "tour"):
             self.assertIn(command, run.stdout)
             self.assertEqual(tern(command, "--help").returncode, 0)
 
@@ -309,7 +380,7 @@ class Manners(unittest.TestCase):
             self.assertEqual(run.returncode, 2)
             self.assertEqual(run.stdout, "")
             self.assertTrue(run.stderr.startswith(said), run.stderr)
-            for command in ("info", "bench", "check", "tour"):
+            for command in ("info", "bench", "check", "report", "tour"):
                 self.assertRegex(run.stderr, rf"(?m)^  {command} +[A-Z]")
 
     def test_colour_is_for_terminals_only(self):

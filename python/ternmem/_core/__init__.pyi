@@ -6,7 +6,7 @@ import typing
 import numpy.typing as npt
 from collections.abc import Sequence
 
-from ternmem._core import sim as sim
+from ternmem._core import sim as sim, trace as trace
 
 
 def _begin_end() -> None: ...

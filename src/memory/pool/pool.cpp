@@ -99,7 +99,7 @@ Pool::Pool(const Resource& owner, Device device, const PoolOptions& options)
       has_pages_(choose_pages(device_, options)),
       total_bytes_(device_.info().total_bytes),
       poisoning_(host_shares_ || device_.can(Capability::host_access)),
-      is_plain_(!wants_notes_ && !host_shares_ && !poisoning_.is_on()),
+      number_(trace::new_number()),
       ranges_(&owner, device_id_, has_pages_ ? PageStore::page_granules : 0),
       limit_bytes_(options.limit_bytes),
       own_limit_bytes_(options.limit_bytes) {
@@ -115,9 +115,17 @@ Pool::Pool(const Resource& owner, Device device, const PoolOptions& options)
   static_cast<void>(try_cache(host_slot).value());
   set_bounds({});
   note_change();
+  start_listening();
+}
+
+void Pool::recording_changed(bool is_on) noexcept {
+  is_plain_.store(!is_on && !wants_notes_ && !host_shares_ && !poisoning_.is_on(),
+                  std::memory_order_relaxed);
+  if (is_on) record_now();
 }
 
 Pool::~Pool() {
+  stop_listening();
   if (is_same_process(process_)) {
     // Wait first for streams that may still use freed blocks.
     static_cast<void>(device_.try_synchronize());
@@ -143,6 +151,7 @@ Result<StreamCache*> Pool::try_cache(std::size_t slot) noexcept {
 
 void Pool::note_begin(const Descriptor& range, const Request& request) noexcept {
   poisoning_.unpoison(range);
+  if (trace::is_recording()) record_allocation(recorded(), *result_of(range), request);
   if (!wants_notes_) return;
   const Suballocation note = as_note(*result_of(range));
   if (host_shares_ || !request.stream.id()) {
@@ -584,6 +593,9 @@ Result<void> Pool::free_elsewhere(Descriptor& range, StreamCache& home, StreamRe
 void Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_use, const Block& block,
                        CallSite site) noexcept {
   const StreamId id = stream.id();
+  if (trace::is_recording()) {
+    record_free(recorded(), block, range.place->tag.load(std::memory_order_relaxed), id, site);
+  }
   // The host reuses the block only when its mark is done, so the mark must get an event.
   if (host_shares_ && last_use) DeviceState::state_of(stream)->need_seal();
   if (wants_notes_) {
@@ -885,11 +897,23 @@ std::uint64_t Pool::epoch() noexcept {
   return sum;
 }
 
-void Pool::note_request(bool is_refused) noexcept {
+void Pool::note_empty_request() noexcept {
   if (is_forked()) return;
   StreamCache& cache = *caches_[host_slot].load(std::memory_order_acquire);
   const std::lock_guard lock(cache.lock);
-  ++(is_refused ? cache.counts.refusals : cache.counts.empty_requests);
+  ++cache.counts.empty_requests;
+}
+
+void Pool::note_refusal(const Request& request, const Failure& why) noexcept {
+  if (is_forked()) return;
+  {
+    StreamCache& cache = *caches_[host_slot].load(std::memory_order_acquire);
+    const std::lock_guard lock(cache.lock);
+    ++cache.counts.refusals;
+  }
+  if (trace::is_recording()) {
+    record_refusal(recorded(), request, held_bytes_.load(std::memory_order_relaxed), why);
+  }
 }
 
 }  // namespace tern::pool

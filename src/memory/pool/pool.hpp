@@ -37,6 +37,7 @@
 #include "core/fork_count.hpp"
 #include "device/device_state.hpp"
 #include "memory/block_table.hpp"
+#include "memory/memory_events.hpp"
 #include "memory/pool/alias_store.hpp"
 #include "memory/pool/block_poisoning.hpp"
 #include "memory/pool/counting_lock.hpp"
@@ -48,14 +49,15 @@
 #include "tern/core/bytes.hpp"
 #include "tern/detail/core/mutex.hpp"
 #include "tern/memory/pool_resource.hpp"
+#include "trace/recording.hpp"
 
 namespace tern::pool {
 
 /// See the top of this file, and docs/architecture.md for the main paths.
-class Pool {
+class Pool final : private trace::RecordingListener {
  public:
   Pool(const Resource& owner, Device device, const PoolOptions& options);
-  ~Pool();
+  ~Pool() override;
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
@@ -88,8 +90,10 @@ class Pool {
   [[nodiscard]] Result<Block> try_allocate(const Request& request, bool is_miss) noexcept;
   [[nodiscard]] [[gnu::always_inline]] Result<void> try_free(const Block& block, StreamRef stream,
                                                              const CallSite& site) noexcept;
-  /// Counts a request that allocated nothing: an empty or a failed one.
-  void note_request(bool is_refused) noexcept;
+  /// Counts a request for 0 bytes.
+  void note_empty_request() noexcept;
+  /// Counts a request that failed.
+  void note_refusal(const Request& request, const Failure& why) noexcept;
 
   std::size_t trim(std::size_t keep_bytes) noexcept;
   /// Queries streams whether their frees have completed, at most `max_questions` times. Returns
@@ -214,6 +218,10 @@ class Pool {
   /// Starts a block in a range that did not come from a cache.
   [[nodiscard]] Result<Block> try_begin_block(Descriptor& range, Search& search) noexcept;
   void note_begin(const Descriptor& range, const Request& request) noexcept;
+  void recording_changed(bool is_on) noexcept override;
+  [[nodiscard]] RecordedResource recorded() const noexcept {
+    return {device_, owner_.name(), number_, options_.kind};
+  }
   /// Returns whether the pool holds so much that memory of other streams is preferred to growth.
   [[nodiscard]] bool is_past_goal(const Search& search) noexcept;
   /// Bytes of all live blocks. Visits every cache.
@@ -282,6 +290,8 @@ class Pool {
   }
   [[nodiscard]] std::uint64_t limit_pages(const Search& search) const noexcept;
   void note_held() noexcept;
+  /// Records what the pool holds now, and what is live.
+  void record_now() noexcept;
   std::size_t release_free(std::size_t keep_bytes, std::size_t min_bytes) noexcept;
   /// Upper bound on the pages of a new handle: 1 under a limit.
   [[nodiscard]] std::uint64_t max_handle_pages() const noexcept;
@@ -372,8 +382,10 @@ class Pool {
   const bool has_pages_;
   const std::size_t total_bytes_;  // of the device
   const BlockPoisoning poisoning_;
-  /// No checker, no memory tool and not shared with the host: the fast path applies.
-  const bool is_plain_;
+  /// The number of the pool in recordings.
+  const std::uint32_t number_;
+  /// No checker, no recording, no memory tool and not shared with the host: the fast path applies.
+  std::atomic<bool> is_plain_ = false;
 
   std::array<std::atomic<StreamCache*>, stream_slots + 1> caches_ = {};
   std::atomic<StreamCache*> newest_cache_ = nullptr;
@@ -502,7 +514,7 @@ inline Pool::Hit Pool::try_hit(const Request& request) noexcept {
   if (cache == nullptr) return {};
   const Hit hit = begin_cached(*cache, id, request);
   if (hit.range == nullptr) return hit;
-  if (!is_plain_) note_begin(*hit.range, request);
+  if (!is_plain_.load(std::memory_order_relaxed)) note_begin(*hit.range, request);
   return hit;
 }
 
@@ -525,7 +537,7 @@ inline Result<void> Pool::try_free(const Block& block, StreamRef stream,
   StreamCache& home = *range.home.load(std::memory_order_relaxed);
   // The freeing stream did not allocate the block, so it may have no mark yet and may be about to
   // be destroyed.
-  if (!is_plain_ || home_of(id) != home.slot ||
+  if (!is_plain_.load(std::memory_order_relaxed) || home_of(id) != home.slot ||
       place->stream.load(std::memory_order_relaxed) != id) {
     return free_elsewhere(range, home, stream, last_use, block, site);
   }

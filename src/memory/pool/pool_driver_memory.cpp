@@ -108,10 +108,15 @@ void Pool::note_held() noexcept {
     held = segments_->held_bytes();
     set(page_calls_, segments_->driver_calls());
   }
-  held_bytes_.store(held, std::memory_order_relaxed);
+  const bool is_changed = held_bytes_.exchange(held, std::memory_order_relaxed) != held;
+  if (is_changed && trace::is_recording()) record_now();
   if (held > peak_held_bytes_.load(std::memory_order_relaxed)) {
     peak_held_bytes_.store(held, std::memory_order_relaxed);
   }
+}
+
+void Pool::record_now() noexcept {
+  record_held(recorded(), held_bytes_.load(std::memory_order_relaxed), live_bytes());
 }
 
 // Call with the lock of the ranges held.

@@ -14,6 +14,7 @@
 
 #include "backends/sim/sim_backend.hpp"
 #include "device/device_state.hpp"
+#include "support/thorough.hpp"
 #include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/event.hpp"
@@ -1015,7 +1016,8 @@ TEST(SimWorld, StreamsMayComeAndGoForEver) {
 TEST(SimWorld, NumbersComeBackThoughNobodyWaits) {
   const Device device = sim::open({.policy = sim::Policy::lazy});
   const Stream stays(device);
-  for (int i = 0; i < 100'000; ++i) {
+  const int rounds = test::is_sanitized ? 20'000 : 100'000;
+  for (int i = 0; i < rounds; ++i) {
     Result<Stream> brief = Stream::try_make(device);
     ASSERT_TRUE(brief) << i << ": " << brief.failure().text();
     ASSERT_TRUE(brief->try_call([](void*) {}, nullptr)) << i;

@@ -62,6 +62,10 @@ struct Config {
   /// - `leaks`: `track`, and prints the blocks that are live when the program exits.
   bool memory_guard = false, memory_poison = false, memory_track = false, memory_leaks = false;
 
+  /// TERN_TRACE: the path of a recording, or `ring:` with a size and optionally a path. Empty if
+  /// unset.
+  std::string trace = {};
+
   /// TERN_SIM_SEED, _SCHEDULE, _REUSE, _MODE, _REPORT, _PROFILE, _FAULTS, _TRACE: defaults for
   /// simulated devices. A setting in the device spec takes precedence. The values are kept as text,
   /// because the simulated device parses them. Empty if unset.

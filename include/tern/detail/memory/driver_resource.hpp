@@ -19,6 +19,8 @@
 
 namespace tern {
 
+struct RecordedResource;
+
 class TERN_EXPORT DriverResource : public Resource {
  public:
   [[nodiscard]] const Device& device() const noexcept override { return device_; }
@@ -62,12 +64,14 @@ class TERN_EXPORT DriverResource : public Resource {
   [[nodiscard]] virtual Result<Mark> give(const Piece& piece, StreamRef stream,
                                           const CallSite& site) noexcept = 0;
 
+  [[nodiscard]] RecordedResource recorded() const noexcept;
   [[nodiscard]] Result<Block> begin(const Request& request) noexcept;
   [[nodiscard]] StreamRef ordered_by(StreamRef stream) const noexcept;
 
   const Device device_;
   const Order order_;
   const char* const not_recycled_;
+  const std::uint32_t number_;  // in recordings
   LiveCounters counters_;
 };
 

@@ -1,0 +1,69 @@
+// Records what happens to memory on every device, in a file that `tern report` shows.
+//
+//   trace::start("run.trace");
+//   train();
+//   trace::stop();
+//
+//   $ tern report run.trace -o run.html
+//
+// TERN_TRACE=run.trace does the same for a whole program. trace::start_ring() keeps the latest
+// events in memory instead, and trace::dump() writes them to a file: for programs that run for
+// days. Recorded are requests, frees, refusals and growth of resources, waits for budgets, copies,
+// fills, launches and waits of streams, waits of the host, and moves of unified buffers, each with
+// its time, tag and call site.
+//
+// An event costs about 50 ns. Threads share no lock, and recording never waits. An event that
+// cannot be recorded (the disk is full, the host has no memory) is lost and counted; the program
+// goes on. The file is complete up to the last event if the process is killed. Thread-safe. In a
+// forked child, nothing is recorded until the child starts a recording itself.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tern/core/call_site.hpp"
+#include "tern/core/result.hpp"
+#include "tern/detail/core/visibility.hpp"
+
+namespace tern::trace {
+
+/// Creates the file, or replaces it, and starts to record. In the path, %p is replaced by the
+/// process id. Fails with file if the file cannot be created, and with invalid_argument if this
+/// process is recording already or another process is recording to the file.
+[[nodiscard]] TERN_EXPORT Result<void> try_start(const std::string& path) noexcept;
+TERN_EXPORT void start(const std::string& path, CallSite site = CallSite::here());
+
+/// Starts to record into memory of this size, at least 1 MiB, in which new events replace the
+/// oldest. Fails with invalid_argument if this process is recording already, and with
+/// no_host_memory if the host has no memory for the ring.
+[[nodiscard]] TERN_EXPORT Result<void> try_start_ring(std::size_t bytes) noexcept;
+TERN_EXPORT void start_ring(std::size_t bytes, CallSite site = CallSite::here());
+
+/// Writes the events of the ring to a file. Recording goes on. Fails with invalid_argument without
+/// a ring, and with file if the file cannot be written.
+[[nodiscard]] TERN_EXPORT Result<void> try_dump(const std::string& path) noexcept;
+TERN_EXPORT void dump(const std::string& path, CallSite site = CallSite::here());
+
+/// Stops recording and closes the file. Does nothing if nothing is recorded.
+TERN_EXPORT void stop() noexcept;
+
+/// Returns how many events could not be recorded since the start, or nothing if this process is not
+/// recording.
+[[nodiscard]] TERN_EXPORT std::optional<std::uint64_t> lost_events() noexcept;
+
+/// Names what this thread does from here to the end of the scope, such as "step 12". Ranges nest.
+class TERN_EXPORT Range {
+ public:
+  explicit Range(const std::string& name, CallSite site = CallSite::here()) noexcept;
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+  ~Range();
+
+ private:
+  bool is_recorded_ = false;
+};
+
+}  // namespace tern::trace

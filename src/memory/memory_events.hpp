@@ -1,0 +1,34 @@
+// The events that resources record (tern/trace/recorder.hpp).
+//
+// Only resources that get memory from a driver record, so a block that passes through wrappers is
+// recorded once. Call these functions if trace::is_recording().
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tern/core/error.hpp"
+#include "tern/memory/resource.hpp"
+
+namespace tern {
+
+/// A resource as events name it. `number` is from trace::new_number().
+struct RecordedResource {
+  const Device& device;
+  const char* name;
+  std::uint32_t number;
+  MemoryKind kind;
+};
+
+void record_allocation(const RecordedResource& from, const Block& block,
+                       const Request& request) noexcept;
+/// Call before another thread can allocate the memory, so that its event has a later time.
+void record_free(const RecordedResource& to, const Block& block, Tag tag, StreamId stream,
+                 const CallSite& site, std::uint64_t time_ns = 0) noexcept;
+void record_refusal(const RecordedResource& by, const Request& request, std::size_t held_bytes,
+                    const Failure& why) noexcept;
+void record_held(const RecordedResource& by, std::size_t held_bytes,
+                 std::size_t live_bytes) noexcept;
+
+}  // namespace tern

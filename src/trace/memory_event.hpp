@@ -1,0 +1,114 @@
+// The parts of a memory trace file: what docs/formats/memory-trace.md describes, as structs.
+//
+// A memory trace records what happens to memory on every device, with times: requests, frees,
+// growth, copies, launches, waits. A program writes the file through mappings, so what was recorded
+// is in the file even if the process is killed.
+//
+// The file is a header and slabs of one size. Each slab belongs to one thread and holds events, or
+// holds definitions: the texts behind the numbers in events. All integers are little endian.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace tern::trace {
+
+/// What happened. The comments list the fields that a kind uses besides time, site, tag, device and
+/// resource. Numbers are part of the file format: add kinds at the end.
+enum class EventKind : std::uint8_t {
+  none,
+  allocate,       // block, address, bytes granted, extra: bytes requested, stream
+  free,           // block, address, bytes, stream of the free
+  refuse,         // bytes requested, extra: bytes held, detail: ErrorCode, stream
+  hold,           // bytes that the resource holds now, extra: bytes that are live
+  budget_wait,    // bytes requested, extra: nanoseconds that the thread waited, stream
+  budget_refuse,  // bytes requested, extra: definition of the budget's path, stream
+  copy,           // address: destination, extra: source, bytes, stream, block: its time in ns or 0
+  fill,           // address, bytes, stream
+  launch,         // extra: definition of the kernel, stream
+  use,            // address, bytes, detail: Access, stream; one per declared use, after its launch
+  stream_wait,    // stream waits until the stream in `extra` has passed sequence `block`
+  host_wait,      // the thread waited `extra` nanoseconds for `stream`, or for the device if 0
+  stream_begin,   // stream, extra: definition of its name, or 0
+  move,           // a unified buffer moved bytes, detail: TransferReason
+  evict,          // a unified buffer freed a copy of `bytes`
+  range_begin,    // extra: definition of the name; ranges of a thread nest
+  range_end,
+};
+inline constexpr std::uint8_t event_kinds = static_cast<std::uint8_t>(EventKind::range_end) + 1;
+
+/// One event, as it is in the file.
+struct MemoryEvent {
+  std::uint64_t time_ns = 0;  // of the monotonic clock
+  std::uint64_t stream = 0;   // 0: no stream, the host
+  std::uint64_t block = 0;    // what it identifies depends on the kind
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t extra = 0;
+  std::uint32_t site = 0;      // a definition, 0: unknown
+  std::uint32_t resource = 0;  // a definition, 0: none
+  std::uint32_t device = 0;    // a definition, 0: none
+  std::uint16_t tag = 0;       // a definition of a tag, 0: untagged
+  EventKind kind = EventKind::none;
+  std::uint8_t detail = 0;
+};
+static_assert(sizeof(MemoryEvent) == 64 && std::is_trivially_copyable_v<MemoryEvent>);
+
+/// What a definition names.
+enum class DefinitionKind : std::uint8_t { text, site, tag, device, resource, kernel };
+inline constexpr std::size_t definition_kinds = 6;
+
+/// The text behind a number. Each kind has numbers of its own. `text_bytes` bytes follow, padded to
+/// a multiple of 8.
+struct Definition {
+  DefinitionKind kind = DefinitionKind::text;
+  std::uint8_t detail = 0;  // resource: MemoryKind
+  std::uint16_t text_bytes = 0;
+  std::uint32_t number = 0;
+  std::uint32_t line = 0;    // site
+  std::uint32_t device = 0;  // resource
+};
+static_assert(sizeof(Definition) == 16 && std::is_trivially_copyable_v<Definition>);
+inline constexpr std::size_t max_text_bytes = 4096;
+
+[[nodiscard]] constexpr std::size_t definition_bytes(std::size_t text_bytes) noexcept {
+  return sizeof(Definition) + (text_bytes + 7) / 8 * 8;
+}
+
+enum class SlabKind : std::uint32_t { unused, events, definitions };
+
+/// The first bytes of a slab. `used` is written after the events that it counts, so a reader never
+/// sees half an event.
+struct SlabHeader {
+  SlabKind kind = SlabKind::unused;
+  std::uint32_t thread = 0;  // counted from 1
+  std::uint64_t order = 0;   // slabs of a thread are in this order
+  std::uint64_t used = 0;    // events, or bytes of definitions
+  std::uint64_t reserved[5] = {};
+};
+static_assert(sizeof(SlabHeader) == 64);
+
+/// The first page of the file.
+struct FileHeader {
+  std::uint64_t magic = 0;
+  std::uint32_t version = 0;
+  std::uint32_t header_bytes = 0;
+  std::uint32_t slab_bytes = 0;
+  std::uint32_t event_bytes = 0;
+  std::uint64_t start_ns = 0;       // monotonic clock when recording began
+  std::uint64_t start_unix_ns = 0;  // system clock at the same moment
+  std::uint32_t process = 0;
+  std::uint32_t is_closed = 0;
+  std::uint64_t lost_events = 0;
+  char program[256] = {};
+};
+inline constexpr std::uint64_t file_magic = 0x0A544D4E524554ABull;  // AB "TERNMT" LF
+inline constexpr std::uint32_t file_version = 1;
+inline constexpr std::size_t file_header_bytes = 4096;
+inline constexpr std::size_t slab_bytes = 256 * 1024;
+inline constexpr std::size_t slab_events = (slab_bytes - sizeof(SlabHeader)) / sizeof(MemoryEvent);
+inline constexpr std::size_t slab_text_bytes = slab_bytes - sizeof(SlabHeader);
+
+}  // namespace tern::trace

@@ -1,0 +1,56 @@
+// A MemoryTrace is what a recording wrote: its events in the order of time, and the texts behind
+// their numbers.
+//
+//   const MemoryTrace trace = MemoryTrace::try_read("run.trace").value();
+//   for (const MemoryEvent& event : trace.events) ...
+//
+// A trace of a program that was killed is read up to its last event. A file may be damaged or made
+// to harm its reader: every number is checked, the memory that reading needs is at most three times
+// the size of the file, and a text is at most max_text_bytes long and may contain anything.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tern/core/result.hpp"
+#include "trace/memory_event.hpp"
+
+namespace tern::trace {
+
+class MemoryTrace {
+ public:
+  /// What a definition says.
+  struct Name {
+    std::string text;
+    std::uint32_t line = 0;    // site
+    std::uint32_t device = 0;  // resource
+    std::uint8_t detail = 0;   // resource: MemoryKind
+  };
+
+  /// Fails with file if the file cannot be read, and with invalid_argument if it is no memory trace
+  /// or of a later version.
+  [[nodiscard]] static Result<MemoryTrace> try_read(const std::string& path);
+
+  FileHeader header = {};
+  /// Sorted by time. Events of one thread with the same time stay in their order.
+  std::vector<MemoryEvent> events = {};
+  /// The thread of each event.
+  std::vector<std::uint32_t> threads = {};
+  /// Slabs that make no sense and were skipped.
+  std::uint64_t damaged_slabs = 0;
+
+  /// Returns null for a number that was not defined.
+  [[nodiscard]] const Name* find(DefinitionKind kind, std::uint32_t number) const noexcept;
+
+ private:
+  void add_events(const std::byte* contents, const SlabHeader& slab);
+  void add_definitions(const std::byte* contents, const SlabHeader& slab);
+  void sort();
+
+  std::unordered_map<std::uint32_t, Name> names_[definition_kinds];
+};
+
+}  // namespace tern::trace

@@ -1,0 +1,734 @@
+// Recordings: their slabs, the definitions of what events name, and starting and stopping them.
+
+#include "tern/trace/recorder.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/file_limit_signal.hpp"
+#include "core/fork_count.hpp"
+#include "core/no_host_memory.hpp"
+#include "core/process.hpp"
+#include "core/text.hpp"
+#include "tern/core/bytes.hpp"
+#include "tern/detail/core/config.hpp"
+#include "tern/detail/core/mutex.hpp"
+#include "trace/recording.hpp"
+
+namespace tern::trace {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "events are written as they are");
+
+constexpr std::size_t min_ring_bytes = 1 * mib;
+/// After a slab could not be claimed, this many events are lost before the next attempt.
+constexpr std::uint32_t events_between_attempts = 4096;
+
+Failure file_failure(const std::string& path, const char* call, int code) noexcept {
+  char buffer[128] = "";
+  const char* why = strerror_r(code, buffer, sizeof buffer);
+  return Failure(ErrorCode::file)
+      .with("call", call)
+      .with("os_code", static_cast<std::uint64_t>(code))
+      .with("why", why)
+      .with("path", path);
+}
+
+std::uint64_t unix_ns() noexcept {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::nanoseconds(now).count());
+}
+
+std::string with_process_id(const std::string& path) {
+  std::string expanded = path;
+  const std::string number = std::to_string(getpid());
+  for (std::size_t at = 0; (at = expanded.find("%p", at)) != expanded.npos; at += number.size()) {
+    expanded.replace(at, 2, number);
+  }
+  return expanded;
+}
+
+/// A slab in memory. Other threads read it while its thread writes, so all words are atomic.
+class Slab {
+ public:
+  explicit Slab(std::byte* memory) noexcept : memory_(memory) {}
+
+  [[nodiscard]] SlabHeader& header() const noexcept {
+    return *reinterpret_cast<SlabHeader*>(memory_);
+  }
+  [[nodiscard]] std::atomic_ref<std::uint64_t> used() const noexcept {
+    return std::atomic_ref(header().used);
+  }
+  [[nodiscard]] std::atomic_ref<std::uint64_t> order() const noexcept {
+    return std::atomic_ref(header().order);
+  }
+  [[nodiscard]] std::byte* contents() const noexcept { return memory_ + sizeof(SlabHeader); }
+  [[nodiscard]] std::byte* memory() const noexcept { return memory_; }
+
+  void begin(SlabKind kind, std::uint32_t thread, std::uint64_t number) const noexcept {
+    used().store(0, std::memory_order_relaxed);
+    order().store(number, std::memory_order_relaxed);
+    // A reader that sees an event of the new contents must see the new number, too.
+    std::atomic_thread_fence(std::memory_order_release);
+    std::atomic_ref(header().thread).store(thread, std::memory_order_relaxed);
+    std::atomic_ref(reinterpret_cast<std::uint32_t&>(header().kind))
+        .store(static_cast<std::uint32_t>(kind), std::memory_order_release);
+  }
+  void put(std::uint64_t index, const MemoryEvent& event) const noexcept {
+    constexpr std::size_t words = sizeof event / sizeof(std::uint64_t);
+    std::uint64_t from[words];
+    std::memcpy(from, &event, sizeof event);
+    auto* const to = reinterpret_cast<std::uint64_t*>(contents() + index * sizeof event);
+    for (std::size_t i = 0; i < words; ++i) {
+      std::atomic_ref(to[i]).store(from[i], std::memory_order_relaxed);
+    }
+    used().store(index + 1, std::memory_order_release);
+  }
+
+ private:
+  std::byte* memory_;
+};
+
+FileHeader new_header() noexcept {
+  FileHeader header;
+  header.magic = file_magic;
+  header.version = file_version;
+  header.header_bytes = file_header_bytes;
+  header.slab_bytes = slab_bytes;
+  header.event_bytes = sizeof(MemoryEvent);
+  header.start_ns = now_ns();
+  header.start_unix_ns = unix_ns();
+  header.process = static_cast<std::uint32_t>(getpid());
+  const int file = ::open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
+  if (file >= 0) {
+    const ssize_t got = ::read(file, header.program, sizeof header.program - 1);
+    if (got > 0 && header.program[got - 1] == '\n') header.program[got - 1] = '\0';
+    ::close(file);
+  }
+  return header;
+}
+
+/// Where slabs come from.
+class SlabStore {
+ public:
+  SlabStore() = default;
+  SlabStore(const SlabStore&) = delete;
+  SlabStore& operator=(const SlabStore&) = delete;
+  virtual ~SlabStore() = default;
+
+  /// Returns a slab with unused contents, or none. Takes no lock.
+  [[nodiscard]] virtual std::optional<Slab> claim(SlabKind kind, std::uint32_t thread) noexcept = 0;
+  /// The thread writes no more to the slab.
+  virtual void release(Slab slab) noexcept = 0;
+  virtual void note_lost(std::uint64_t events) noexcept = 0;
+  [[nodiscard]] virtual std::uint64_t lost() const noexcept = 0;
+  virtual void close() noexcept = 0;
+};
+
+/// Slabs in a file, mapped one by one.
+class FileSlabs final : public SlabStore {
+ public:
+  static Result<std::unique_ptr<SlabStore>> try_open(const std::string& path) {
+    const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (file < 0) return file_failure(path, "open", errno);
+    auto store = std::make_unique<FileSlabs>(file);
+    if (flock(file, LOCK_EX | LOCK_NB) != 0) {
+      return Failure(ErrorCode::invalid_argument,
+                     "another recording writes to '{value}'. Choose another path, for example with "
+                     "%p, which stands for the process id.")
+          .with("name", "path")
+          .with("value", path);
+    }
+    const FileLimitSignal blocked;
+    if (ftruncate(file, 0) != 0) return file_failure(path, "ftruncate", errno);
+    if (const int code = posix_fallocate(file, 0, file_header_bytes); code != 0) {
+      return file_failure(path, "posix_fallocate", code);
+    }
+    void* const page =
+        mmap(nullptr, file_header_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (page == MAP_FAILED) return file_failure(path, "mmap", errno);
+    store->header_ = static_cast<FileHeader*>(page);
+    *store->header_ = new_header();
+    return std::unique_ptr<SlabStore>(std::move(store));
+  }
+  explicit FileSlabs(int file) noexcept : file_(file) {}
+  ~FileSlabs() override {
+    if (header_ != nullptr) munmap(header_, file_header_bytes);
+    ::close(file_);
+  }
+
+  std::optional<Slab> claim(SlabKind kind, std::uint32_t thread) noexcept override {
+    const std::uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
+    const auto offset = static_cast<off_t>(file_header_bytes + number * slab_bytes);
+    const FileLimitSignal blocked;
+    // A write to a page that the disk has no room for would end the process.
+    if (posix_fallocate(file_, offset, slab_bytes) != 0) return std::nullopt;
+    void* const memory =
+        mmap(nullptr, slab_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file_, offset);
+    if (memory == MAP_FAILED) return std::nullopt;
+    const Slab slab(static_cast<std::byte*>(memory));
+    slab.begin(kind, thread, number);
+    return slab;
+  }
+  void release(Slab slab) noexcept override { munmap(slab.memory(), slab_bytes); }
+  void note_lost(std::uint64_t events) noexcept override {
+    std::atomic_ref(header_->lost_events).fetch_add(events, std::memory_order_relaxed);
+  }
+  std::uint64_t lost() const noexcept override {
+    return std::atomic_ref(header_->lost_events).load(std::memory_order_relaxed);
+  }
+  void close() noexcept override {
+    std::atomic_ref(header_->is_closed).store(1, std::memory_order_release);
+    flock(file_, LOCK_UN);
+  }
+
+ private:
+  const int file_;
+  FileHeader* header_ = nullptr;
+  std::atomic<std::uint64_t> next_ = 0;
+};
+
+/// Slabs in memory. A new slab replaces the oldest that no thread is writing to. Definitions are
+/// never replaced.
+class RingSlabs final : public SlabStore {
+ public:
+  static Result<std::unique_ptr<SlabStore>> try_make(std::size_t bytes) {
+    const std::size_t count = bytes / slab_bytes;
+    void* const memory = mmap(nullptr, count * slab_bytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return no_host_memory(bytes, "the ring of a recording");
+    return std::unique_ptr<SlabStore>(
+        std::make_unique<RingSlabs>(static_cast<std::byte*>(memory), count));
+  }
+  RingSlabs(std::byte* memory, std::size_t count)
+      : memory_(memory), count_(count), is_taken_(count), header_(new_header()) {}
+  ~RingSlabs() override { munmap(memory_, count_ * slab_bytes); }
+
+  std::optional<Slab> claim(SlabKind kind, std::uint32_t thread) noexcept override {
+    if (kind == SlabKind::definitions) return claim_definitions(thread);
+    for (std::size_t tries = 0; tries < count_; ++tries) {
+      const std::uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
+      const std::size_t at = number % count_;
+      if (is_taken_[at].exchange(true, std::memory_order_acquire)) continue;
+      const Slab slab(memory_ + at * slab_bytes);
+      if (number >= count_) replaced_.fetch_add(slab.used().load(std::memory_order_relaxed));
+      // A slab of number 0 would look like one that was never used.
+      slab.begin(kind, thread, number + 1);
+      return slab;
+    }
+    return std::nullopt;
+  }
+  void release(Slab slab) noexcept override {
+    if (slab.header().kind == SlabKind::definitions) return;
+    is_taken_[static_cast<std::size_t>(slab.memory() - memory_) / slab_bytes].store(
+        false, std::memory_order_release);
+  }
+  void note_lost(std::uint64_t events) noexcept override {
+    lost_.fetch_add(events, std::memory_order_relaxed);
+  }
+  std::uint64_t lost() const noexcept override { return lost_.load(std::memory_order_relaxed); }
+  void close() noexcept override {}
+
+  /// Writes header, definitions and events to a file, while other threads record.
+  Result<void> try_dump(const std::string& path) {
+    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (file < 0) return file_failure(path, "open", errno);
+    const FileLimitSignal blocked;
+    std::vector<std::byte> copy(slab_bytes);
+    FileHeader header = header_;
+    header.is_closed = 1;
+    header.lost_events = lost() + replaced_.load(std::memory_order_relaxed);
+    std::memset(copy.data(), 0, copy.size());
+    std::memcpy(copy.data(), &header, sizeof header);
+    bool is_written = write_all(file, copy.data(), file_header_bytes);
+    for (std::size_t i = 0; is_written && i < count_; ++i) {
+      if (copy_slab(Slab(memory_ + i * slab_bytes), copy.data())) {
+        is_written = write_all(file, copy.data(), slab_bytes);
+      }
+    }
+    // Last, so that everything that the events name is among them.
+    const std::size_t texts = texts_count_.load(std::memory_order_acquire);
+    for (std::size_t i = 0; is_written && i < texts; ++i) {
+      if (copy_slab(Slab(texts_[i].load(std::memory_order_acquire)), copy.data())) {
+        is_written = write_all(file, copy.data(), slab_bytes);
+      }
+    }
+    const int code = errno;
+    ::close(file);
+    if (!is_written) return file_failure(path, "write", code);
+    return {};
+  }
+
+ private:
+  std::optional<Slab> claim_definitions(std::uint32_t thread) noexcept {
+    // The recording holds a lock while it defines.
+    const std::size_t at = texts_count_.load(std::memory_order_relaxed);
+    if (at == texts_.size()) return std::nullopt;
+    void* const memory =
+        mmap(nullptr, slab_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return std::nullopt;
+    const Slab slab(static_cast<std::byte*>(memory));
+    slab.begin(SlabKind::definitions, thread, at + 1);
+    texts_[at].store(slab.memory(), std::memory_order_release);
+    texts_count_.store(at + 1, std::memory_order_release);
+    return slab;
+  }
+  static bool write_all(int file, const std::byte* from, std::size_t bytes) noexcept {
+    while (bytes > 0) {
+      const ssize_t put = ::write(file, from, bytes);
+      if (put < 0 && errno == EINTR) continue;
+      if (put <= 0) return false;
+      from += put;
+      bytes -= static_cast<std::size_t>(put);
+    }
+    return true;
+  }
+  /// Copies what the slab holds now. Returns false if it is empty or was replaced meanwhile.
+  static bool copy_slab(Slab slab, std::byte* to) noexcept {
+    const std::uint64_t order = slab.order().load(std::memory_order_acquire);
+    const std::uint64_t used = slab.used().load(std::memory_order_acquire);
+    if (order == 0 || used == 0) return false;
+    constexpr std::size_t words = slab_bytes / sizeof(std::uint64_t);
+    auto* const from = reinterpret_cast<std::uint64_t*>(slab.memory());
+    auto* const into = reinterpret_cast<std::uint64_t*>(to);
+    for (std::size_t i = 0; i < words; ++i) {
+      into[i] = std::atomic_ref(from[i]).load(std::memory_order_relaxed);
+    }
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (slab.order().load(std::memory_order_relaxed) != order) return false;
+    reinterpret_cast<SlabHeader*>(to)->used = used;
+    return true;
+  }
+
+  std::byte* const memory_;
+  const std::size_t count_;
+  std::vector<std::atomic<bool>> is_taken_;
+  const FileHeader header_;
+  std::array<std::atomic<std::byte*>, 1024> texts_ = {};  // slabs of definitions
+  std::atomic<std::size_t> texts_count_ = 0;
+  std::atomic<std::uint64_t> next_ = 0, lost_ = 0, replaced_ = 0;
+};
+
+}  // namespace
+
+/// One recording. Never destroyed, because threads may be writing to it when it stops.
+class Recording {
+ public:
+  Recording(std::unique_ptr<SlabStore> slabs, RingSlabs* ring) noexcept
+      : process(process_generation()), slabs_(std::move(slabs)), ring_(ring) {}
+
+  const std::uint64_t process;
+
+  [[nodiscard]] SlabStore& slabs() noexcept { return *slabs_; }
+  [[nodiscard]] RingSlabs* ring() noexcept { return ring_; }
+  [[nodiscard]] std::uint32_t next_thread() noexcept {
+    return threads_.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
+
+  /// Defines a tag, device, resource or kernel unless its number is 0 or defined.
+  void define(DefinitionKind kind, const Named& named, std::uint32_t device = 0) noexcept {
+    Numbers& defined = numbers_[static_cast<std::size_t>(kind)];
+    if (named.number == 0 || defined.has(named.number)) return;
+    const std::lock_guard lock(mutex_);
+    if (defined.has(named.number)) return;
+    if (append({kind, named.detail, 0, named.number, 0, device}, named.text)) {
+      defined.add(named.number);
+    }
+  }
+  /// Returns the number of a text, or 0 if it cannot be defined.
+  [[nodiscard]] std::uint32_t text(std::string_view text) noexcept try {
+    const std::lock_guard lock(mutex_);
+    const auto [at, is_new] = texts_.try_emplace(std::string(text), last_text_ + 1);
+    if (!is_new) return at->second;
+    if (append({DefinitionKind::text, 0, 0, last_text_ + 1, 0, 0}, text)) return ++last_text_;
+    texts_.erase(at);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+  [[nodiscard]] std::uint32_t site(const CallSite& site) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (!append({DefinitionKind::site, 0, 0, last_site_ + 1, site.line, 0}, site.file)) return 0;
+    return ++last_site_;
+  }
+
+  /// Tells the listeners. Call with the lock of all recordings held.
+  static void tell_listeners(bool is_on) noexcept;
+  static void add(RecordingListener& listener) noexcept;
+  static void remove(RecordingListener& listener) noexcept;
+
+ private:
+  /// Numbers below 65,536 that were defined.
+  class Numbers {
+   public:
+    [[nodiscard]] bool has(std::uint32_t number) const noexcept {
+      return number >= bits ||
+             (words_[number / 64].load(std::memory_order_acquire) >> (number % 64) & 1) != 0;
+    }
+    void add(std::uint32_t number) noexcept {
+      words_[number / 64].fetch_or(std::uint64_t{1} << number % 64, std::memory_order_release);
+    }
+
+   private:
+    static constexpr std::uint32_t bits = 65536;
+    std::array<std::atomic<std::uint64_t>, bits / 64> words_ = {};
+  };
+
+  /// Writes a definition. Call with mutex_ held.
+  bool append(Definition definition, std::string_view text) noexcept {
+    text = text.substr(0, utf8_prefix_bytes(text, max_text_bytes));
+    definition.text_bytes = static_cast<std::uint16_t>(text.size());
+    const std::size_t need = definition_bytes(text.size());
+    if (!texts_slab_ || texts_used_ + need > slab_text_bytes) {
+      const std::optional<Slab> claimed = slabs_->claim(SlabKind::definitions, 0);
+      if (!claimed) return false;
+      if (texts_slab_) slabs_->release(*texts_slab_);
+      texts_slab_ = claimed;
+      texts_used_ = 0;
+    }
+    std::byte* const to = texts_slab_->contents() + texts_used_;
+    std::memcpy(to, &definition, sizeof definition);
+    std::memcpy(to + sizeof definition, text.data(), text.size());
+    texts_used_ += need;
+    texts_slab_->used().store(texts_used_, std::memory_order_release);
+    return true;
+  }
+
+  const std::unique_ptr<SlabStore> slabs_;
+  RingSlabs* const ring_;
+  std::atomic<std::uint32_t> threads_ = 0;
+  std::array<Numbers, definition_kinds> numbers_ = {};
+  Mutex mutex_;
+  std::unordered_map<std::string, std::uint32_t> texts_;  // guarded by mutex_, as are those below
+  std::uint32_t last_text_ = 0, last_site_ = 0;
+  std::optional<Slab> texts_slab_;
+  std::size_t texts_used_ = 0;
+};
+
+namespace {
+
+/// Held while a recording starts or stops, and while the list of listeners changes.
+constinit Mutex recordings_mutex;
+constinit RecordingListener* first_listener = nullptr;  // guarded by recordings_mutex
+
+/// What a thread keeps between events.
+class ThreadLog {
+ public:
+  ~ThreadLog() { leave(); }
+
+  /// Makes the log write to this recording.
+  void join(Recording& recording) noexcept {
+    leave();
+    recording_ = &recording;
+    thread_ = recording.next_thread();
+    sites_ = {};
+  }
+  [[nodiscard]] bool is_of(const Recording& recording) const noexcept {
+    return recording_ == &recording;
+  }
+  void put(const MemoryEvent& event) noexcept {
+    if (!slab_ || used_ == slab_events) {
+      if (!try_next_slab()) return recording_->slabs().note_lost(1);
+    }
+    slab_->put(used_++, event);
+  }
+  [[nodiscard]] std::uint32_t site(const CallSite& site) noexcept {
+    if (!site.is_known()) return 0;
+    const std::size_t at =
+        (reinterpret_cast<std::uintptr_t>(site.file) / 16 + site.line * 31) % sites_.size();
+    KnownSite& known = sites_[at];
+    if (known.file != site.file || known.line != site.line) {
+      known = {site.file, site.line, recording_->site(site)};
+    }
+    return known.number;
+  }
+
+ private:
+  struct KnownSite {
+    const char* file = nullptr;
+    std::uint32_t line = 0;
+    std::uint32_t number = 0;
+  };
+
+  void leave() noexcept {
+    // In a forked child the slab may be in use by the parent; unmapping a copy is harmless, and a
+    // ring is the child's own.
+    if (recording_ != nullptr && slab_) recording_->slabs().release(*slab_);
+    slab_.reset();
+    recording_ = nullptr;
+  }
+  bool try_next_slab() noexcept {
+    if (events_to_lose_ > 0) {
+      --events_to_lose_;
+      return false;
+    }
+    const std::optional<Slab> next = recording_->slabs().claim(SlabKind::events, thread_);
+    if (!next) {
+      events_to_lose_ = events_between_attempts;
+      return false;
+    }
+    if (slab_) recording_->slabs().release(*slab_);
+    slab_ = next;
+    used_ = 0;
+    return true;
+  }
+
+  Recording* recording_ = nullptr;
+  std::uint32_t thread_ = 0;
+  std::optional<Slab> slab_;
+  std::uint64_t used_ = 0;
+  std::uint32_t events_to_lose_ = 0;
+  std::array<KnownSite, 256> sites_ = {};
+};
+
+/// Null before the first event of the thread. Events that a destructor of another thread_local
+/// object causes after the log has ended are lost.
+constinit thread_local ThreadLog* thread_log = nullptr;
+constinit thread_local bool has_thread_ended = false;
+
+struct ThreadLogOwner {
+  std::unique_ptr<ThreadLog> log;
+  ~ThreadLogOwner() {
+    thread_log = nullptr;
+    has_thread_ended = true;
+  }
+};
+
+[[gnu::noinline, gnu::cold]] ThreadLog* make_thread_log() noexcept {
+  if (has_thread_ended) return nullptr;
+  static thread_local ThreadLogOwner owner;
+  owner.log.reset(new (std::nothrow) ThreadLog);
+  thread_log = owner.log.get();
+  return thread_log;
+}
+
+Failure already_recording() noexcept {
+  return Failure(ErrorCode::invalid_argument,
+                 "this process is recording already. Call trace::stop() first.")
+      .with("name", "path");
+}
+
+/// The recording of this process, not of the process that it was forked from.
+Recording* own_recording() noexcept {
+  Recording* const recording = current_recording.load(std::memory_order_acquire);
+  return recording != nullptr && is_same_process(recording->process) ? recording : nullptr;
+}
+
+/// Call with recordings_mutex held.
+Result<void> begin(Result<std::unique_ptr<SlabStore>> slabs, bool is_ring) {
+  if (!slabs) return slabs.failure();
+  auto* const ring = is_ring ? static_cast<RingSlabs*>(slabs->get()) : nullptr;
+  auto* const made = new Recording(*std::move(slabs), ring);
+  current_recording.store(made, std::memory_order_release);
+  Recording::tell_listeners(true);
+  return {};
+}
+
+}  // namespace
+
+void Recording::tell_listeners(bool is_on) noexcept {
+  for (RecordingListener* one = first_listener; one != nullptr; one = one->next_) {
+    one->recording_changed(is_on);
+  }
+}
+
+void Recording::add(RecordingListener& listener) noexcept {
+  const std::lock_guard lock(recordings_mutex);
+  listener.next_ = first_listener;
+  if (first_listener != nullptr) first_listener->previous_ = &listener;
+  first_listener = &listener;
+  listener.recording_changed(is_recording());
+}
+
+void Recording::remove(RecordingListener& listener) noexcept {
+  const std::lock_guard lock(recordings_mutex);
+  (listener.previous_ != nullptr ? listener.previous_->next_ : first_listener) = listener.next_;
+  if (listener.next_ != nullptr) listener.next_->previous_ = listener.previous_;
+}
+
+void RecordingListener::start_listening() noexcept { Recording::add(*this); }
+void RecordingListener::stop_listening() noexcept { Recording::remove(*this); }
+
+std::uint64_t now_ns() noexcept {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::nanoseconds(now).count());
+}
+
+std::uint32_t new_number() noexcept {
+  static constinit std::atomic<std::uint32_t> last = 0;
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+void record(EventKind kind, const EventFacts& facts) noexcept {
+  Recording* const recording = own_recording();
+  if (recording == nullptr) return;
+  ThreadLog* const log = thread_log != nullptr ? thread_log : make_thread_log();
+  if (log == nullptr) return recording->slabs().note_lost(1);
+  if (!log->is_of(*recording)) log->join(*recording);
+  recording->define(DefinitionKind::tag, {facts.tag.number(), facts.tag.name()});
+  recording->define(DefinitionKind::device, facts.device);
+  recording->define(DefinitionKind::resource, facts.resource, facts.device.number);
+  recording->define(DefinitionKind::kernel, facts.kernel);
+  MemoryEvent event;
+  event.time_ns = facts.time_ns != 0 ? facts.time_ns : now_ns();
+  event.stream = facts.stream;
+  event.block = facts.block;
+  event.address = facts.address;
+  event.bytes = facts.bytes;
+  event.extra = facts.extra;
+  if (!facts.text.empty()) event.extra = recording->text(facts.text);
+  if (facts.kernel.number != 0) event.extra = facts.kernel.number;
+  event.site = log->site(facts.site);
+  event.resource = facts.resource.number;
+  event.device = facts.device.number;
+  event.tag = facts.tag.number();
+  event.kind = kind;
+  event.detail = facts.detail;
+  log->put(event);
+}
+
+Result<void> try_start(const std::string& path) noexcept try {
+  const std::lock_guard lock(recordings_mutex);
+  if (own_recording() != nullptr) return already_recording();
+  return begin(FileSlabs::try_open(with_process_id(path)), false);
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a recording");
+}
+
+void start(const std::string& path, CallSite site) { try_start(path).value(site); }
+
+Result<void> try_start_ring(std::size_t bytes) noexcept try {
+  if (bytes < min_ring_bytes) {
+    return Failure(ErrorCode::invalid_argument,
+                   "a ring of {value} is too small for a recording. Give it at least {min}.")
+        .with("name", "bytes")
+        .with_bytes("value", bytes)
+        .with_bytes("min", min_ring_bytes);
+  }
+  const std::lock_guard lock(recordings_mutex);
+  if (own_recording() != nullptr) return already_recording();
+  return begin(RingSlabs::try_make(bytes), true);
+} catch (const std::bad_alloc&) {
+  return no_host_memory(bytes, "the ring of a recording");
+}
+
+void start_ring(std::size_t bytes, CallSite site) { try_start_ring(bytes).value(site); }
+
+Result<void> try_dump(const std::string& path) noexcept try {
+  const std::lock_guard lock(recordings_mutex);
+  Recording* const recording = own_recording();
+  if (recording == nullptr || recording->ring() == nullptr) {
+    return Failure(ErrorCode::invalid_argument,
+                   "there is no ring to write to '{value}'. Call trace::start_ring() first.")
+        .with("name", "path")
+        .with("value", path);
+  }
+  return recording->ring()->try_dump(with_process_id(path));
+} catch (const std::bad_alloc&) {
+  return no_host_memory(slab_bytes, "a copy of the ring");
+}
+
+void dump(const std::string& path, CallSite site) { try_dump(path).value(site); }
+
+void stop() noexcept {
+  const std::lock_guard lock(recordings_mutex);
+  Recording* const recording = own_recording();
+  if (recording == nullptr) return;
+  current_recording.store(nullptr, std::memory_order_release);
+  Recording::tell_listeners(false);
+  recording->slabs().close();
+}
+
+namespace {
+
+/// The file that a ring is written to after a failure. Empty without TERN_TRACE=ring:...
+std::string& failure_path() {
+  static std::string& path = *new std::string;
+  return path;
+}
+
+void start_as_configured(const std::string& setting) {
+  constexpr std::string_view ring = "ring:", usual_path = "tern-%p.trace";
+  if (!setting.starts_with(ring)) {
+    Result<void> started = try_start(setting);
+    // Another process of the same program, such as a worker, has the path.
+    if (!started && started.failure().code() == ErrorCode::invalid_argument) {
+      started = try_start(setting + ".%p");
+    }
+    return started.value();
+  }
+  const std::string rest = setting.substr(ring.size());
+  const std::size_t colon = rest.find(':');
+  const Result<std::uint64_t> bytes = try_parse_bytes(rest.substr(0, colon));
+  if (!bytes) {
+    raise(
+        Failure(ErrorCode::invalid_argument,
+                "{name}='{value}' is not accepted: a ring needs a size. Set it to ring:64MiB, for "
+                "example.")
+            .with("name", "TERN_TRACE")
+            .with("value", setting));
+  }
+  start_ring(*bytes);
+  failure_path() = colon == rest.npos ? usual_path : rest.substr(colon + 1);
+}
+
+}  // namespace
+
+void start_from_environment() {
+  static const bool is_done = [] {
+    // Whoever reads the configuration next reports what is wrong with it.
+    const Result<const Config*> known = try_config();
+    if (!known || (*known)->trace.empty()) return true;
+    start_as_configured((*known)->trace);
+    std::atexit(stop);
+    return true;
+  }();
+  static_cast<void>(is_done);
+}
+
+void dump_after_failure() noexcept {
+  static constinit std::atomic<std::uint64_t> next_ns = 0, pause_ns = 1'000'000'000;
+  Recording* const recording = own_recording();
+  if (recording == nullptr || recording->ring() == nullptr || failure_path().empty()) return;
+  std::uint64_t due = next_ns.load(std::memory_order_relaxed);
+  const std::uint64_t now = now_ns();
+  if (now < due) return;
+  const std::uint64_t pause = pause_ns.load(std::memory_order_relaxed);
+  if (!next_ns.compare_exchange_strong(due, now + pause)) return;  // another thread writes
+  pause_ns.store(2 * pause, std::memory_order_relaxed);
+  static_cast<void>(try_dump(failure_path()));
+}
+
+std::optional<std::uint64_t> lost_events() noexcept {
+  Recording* const recording = own_recording();
+  if (recording == nullptr) return std::nullopt;
+  return recording->slabs().lost();
+}
+
+Range::Range(const std::string& name, CallSite site) noexcept : is_recorded_(is_recording()) {
+  if (is_recorded_) record(EventKind::range_begin, {.site = site, .text = name});
+}
+
+Range::~Range() {
+  if (is_recorded_) record(EventKind::range_end, {});
+}
+
+}  // namespace tern::trace

@@ -1,0 +1,472 @@
+"""The report page in a browser: a trace with 1 M events, hostile strings, and an empty trace."""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import statistics
+import subprocess
+import tempfile
+import unittest
+
+import sample_report
+
+try:
+    from selenium import webdriver
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
+except ImportError:
+    webdriver = None
+
+BLOCKS = 500_000
+MAX_FILE_BYTES = 12_000_000
+MAX_LOAD_MS = 2000
+MAX_REDRAW_MS = 50
+SLOWNESS = float(os.environ.get("TERN_TEST_SLOWNESS", "1"))
+SEED = 20250314
+GPU = 1  # index of the device in the samples
+
+
+def browser():
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage",
+                     "--force-device-scale-factor=1", "--window-size=1200,1000"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    service = webdriver.ChromeService(shutil.which("chromedriver"))
+    return webdriver.Chrome(options=options, service=service)
+
+
+def setUpModule():
+    if webdriver is None:
+        raise unittest.SkipTest("the Python package 'selenium' is not installed")
+    for name in ("chromium", "chromedriver"):
+        if shutil.which(name) is None:
+            raise unittest.SkipTest(f"'{name}' is not installed")
+
+
+class Page(unittest.TestCase):
+    """One page in one browser for all tests of a class."""
+
+    before_load = None  # a script that runs before those of the page
+
+    @classmethod
+    def sample_of_class(cls):
+        raise unittest.SkipTest("a base class")
+
+    @classmethod
+    def setUpClass(cls):
+        cls.sample = cls.sample_of_class()
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.path = pathlib.Path(folder.name) / "report.html"
+        cls.path.write_text(sample_report.page(cls.sample))
+        cls.driver = browser()
+        cls.addClassCleanup(cls.driver.quit)
+        if cls.before_load:
+            cls.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument",
+                                       {"source": cls.before_load})
+        cls.driver.get(cls.path.as_uri())
+        cls.driver.execute_async_script("ternReport.ready.finally(arguments[0])")
+        cls.load_ms = cls.js("return ternReport.loadMilliseconds")
+        # The log is read once: reading removes it.
+        cls.load_log = cls.driver.get_log("browser")
+
+    @classmethod
+    def js(cls, script, *arguments):
+        return cls.driver.execute_script(script, *arguments)
+
+    def setUp(self):
+        self.js("ternReport.resetView()")
+
+    def tearDown(self):
+        self.assertEqual(self.driver.get_log("browser"), [])
+
+    def text_of(self, identifier):
+        return self.js("return document.getElementById(arguments[0]).textContent", identifier)
+
+    def view(self):
+        return self.js("return ternReport.view()")
+
+    def move_to(self, identifier, x, y):
+        """Moves the pointer to a point of a canvas, in CSS pixels from its upper left corner."""
+        canvas = self.driver.find_element(By.ID, identifier)
+        self.js("arguments[0].scrollIntoView({block: 'center'})", canvas)
+        size = self.js("return [arguments[0].clientWidth, arguments[0].clientHeight]", canvas)
+        return ActionChains(self.driver, duration=20).move_to_element_with_offset(
+            canvas, round(x - size[0] / 2), round(y - size[1] / 2))
+
+    def hover(self, identifier, x, y):
+        self.move_to(identifier, x, y).perform()
+        return self.driver.find_element(By.ID, "tooltip").text
+
+    def check_live_bytes(self, count):
+        chosen = random.Random(SEED)
+        duration = self.sample.facts["duration"]
+        times = [chosen.randrange(duration) for _ in range(count)]
+        # The moments of an allocation and of a free, where an error of one event shows.
+        for block in chosen.sample(self.sample.blocks, 4):
+            times += [block[0], block[0] - 1]
+            times += [] if block[1] is None else [block[0] + block[1], block[0] + block[1] - 1]
+        for time in times:
+            for device in (GPU, None):
+                shown = self.js("return ternReport.liveAt(arguments[0], arguments[1])", time,
+                                -1 if device is None else device)
+                self.assertEqual(shown, self.sample.live_at(time, device), f"at {time} ns")
+
+    def expected_facts(self, index):
+        facts = self.sample.facts
+        row = dict(zip(sample_report.BLOCK_COLUMNS, self.sample.blocks[index]))
+        is_freed = row["life"] is not None
+        return {
+            "index": index, "bytes": row["bytes"], "address": row["address"],
+            "tag": facts["tags"][row["tag"]], "stream": facts["streams"][row["stream"]]["name"],
+            "site": facts["sites"][row["site"]], "begin": row["begin"], "life": row["life"],
+            "freeSite": facts["sites"][row["free_site"]] if is_freed else None,
+            "freeStream": facts["streams"][row["free_stream"]]["name"] if is_freed else None,
+            "resource": facts["resources"][row["resource"]]["name"],
+            "device": facts["devices"][facts["resources"][row["resource"]]["device"]]["name"]}
+
+
+class LargePage(Page):
+    @classmethod
+    def sample_of_class(cls):
+        return sample_report.build(BLOCKS, layers=24)
+
+    def test_is_small_and_loads_fast(self):
+        self.assertGreaterEqual(self.sample.facts["events"], 1_000_000)
+        self.assertLessEqual(self.path.stat().st_size, MAX_FILE_BYTES)
+        self.assertGreater(self.load_ms, 0)
+        self.assertLessEqual(self.load_ms, MAX_LOAD_MS * SLOWNESS)
+
+    def test_writes_nothing_to_the_console(self):
+        self.assertEqual(self.load_log, [])
+
+    def test_requests_nothing_but_itself(self):
+        self.assertEqual(self.js("return performance.getEntriesByType('resource').length"), 0)
+        log = " ".join(entry["message"] for entry in self.driver.get_log("performance")
+                       if '"Network.requestWillBeSent"' in entry["message"])
+        self.assertIn(self.path.as_uri(), log)
+        for scheme in ("http:", "https:", "ws:", "wss:"):
+            self.assertNotIn(f'"url":"{scheme}', log)
+
+    def test_redraws_fast(self):
+        duration = self.sample.facts["duration"]
+        for begin, end in ((0, 1), (0.2, 0.9), (0.5, 0.6), (0.9, 0.901)):
+            took = [self.js("ternReport.setView(arguments[0], arguments[1]);"
+                            "return ternReport.lastRedrawMilliseconds",
+                            begin * duration, end * duration) for _ in range(9)]
+            # The median, because other programs on the machine interrupt a redraw now and then.
+            self.assertLessEqual(statistics.median(took), MAX_REDRAW_MS * SLOWNESS,
+                                 f"{took} ms from {begin} to {end}")
+            self.assertGreater(min(took), 0)
+
+    def test_shows_live_bytes_to_the_byte(self):
+        self.check_live_bytes(8)
+
+    def test_names_the_block_under_the_pointer(self):
+        chosen = random.Random(SEED)
+        for index in chosen.sample(range(len(self.sample.blocks)), 40):
+            block = self.sample.blocks[index]
+            device = self.sample.facts["resources"][block[9]]["device"]
+            life = (self.sample.facts["duration"] - block[0]) if block[1] is None else block[1]
+            found = self.js(
+                "const [index, time, address, device] = arguments;"
+                "ternReport.zoomToBlock(index);"
+                "const point = ternReport.mapPoint(time, address, device);"
+                "return ternReport.blockAt(point.x, point.y)",
+                index, block[0] + life / 2, block[3] + block[2] // 2, device)
+            self.assertEqual(found, self.expected_facts(index))
+
+    def test_every_colored_pixel_names_a_block_that_is_there(self):
+        chosen = random.Random(SEED)
+        self.js("ternReport.setDevice(arguments[0])", GPU)
+        duration = self.sample.facts["duration"]
+        for view in ((0, duration), (duration // 2, duration // 2 + duration // 300)):
+            self.js("ternReport.setView(arguments[0], arguments[1])", *view)
+            for _ in range(12):
+                self.check_pixel(view, chosen.randrange(110, 1000), chosen.randrange(6, 370))
+
+    def check_pixel(self, view, x, y):
+        """Compares the block at a pixel with all blocks that touch the time of the pixel."""
+        left = self.js("return ternReport.mapPoint(arguments[0], arguments[2], 1).x - "
+                       "ternReport.mapPoint(arguments[1], arguments[2], 1).x",
+                       view[1], view[0], self.sample.blocks[0][3])
+        origin = self.js("return ternReport.mapPoint(arguments[0], arguments[1], 1).x", view[0],
+                         self.sample.blocks[0][3])
+        begin = view[0] + (x - origin) / left * (view[1] - view[0])
+        end = begin + (view[1] - view[0]) / left
+        resources = (sample_report.POOL, sample_report.WORKSPACE)
+        near = [index for index, block in enumerate(self.sample.blocks)
+                if block[9] in resources and block[0] < end
+                and (block[1] is None or block[0] + block[1] > begin)]
+        rows = self.js(
+            "return arguments[0].map(([low, high]) => ["
+            "ternReport.mapPoint(0, high, 1).y, ternReport.mapPoint(0, low, 1).y])",
+            [[self.sample.blocks[i][3], self.sample.blocks[i][3] + self.sample.blocks[i][2]]
+             for i in near])
+        touching = {index for index, (top, bottom) in zip(near, rows)
+                    if top < y + 1 + 1e-6 and bottom > y - 1e-6}
+        found = self.js("return ternReport.blockAt(arguments[0], arguments[1])", x, y)
+        if found is None:
+            # A block that ends at the edge of the pixel may count for either side.
+            inside = {index for index, (top, bottom) in zip(near, rows)
+                      if top < y + 1 - 1e-6 and bottom > y + 1e-6}
+            self.assertEqual(inside, set(), f"no block at {x}, {y}")
+        else:
+            self.assertIn(found["index"], touching, f"at {x}, {y}")
+
+    def test_shows_the_facts_of_a_block_next_to_the_pointer(self):
+        index = next(i for i, block in enumerate(self.sample.blocks) if block[4] == 5)
+        self.js("ternReport.zoomToBlock(arguments[0])", index)
+        block = self.sample.blocks[index]
+        point = self.js("return ternReport.mapPoint(arguments[0], arguments[1], 1)",
+                        block[0] + block[1] / 2, block[3] + block[2] // 2)
+        text = self.hover("map", point["x"], point["y"])
+        for part in (sample_report.TAGS[5], sample_report.SITES[4], sample_report.SITES[6],
+                     f"{block[2]:,} bytes", "compute"):
+            self.assertIn(part, text)
+
+    def test_shows_when_a_block_was_never_freed(self):
+        index = next(i for i, block in enumerate(self.sample.blocks) if block[1] is None)
+        self.js("ternReport.zoomToBlock(arguments[0])", index)
+        block = self.sample.blocks[index]
+        point = self.js("return ternReport.mapPoint(arguments[0], arguments[1], 1)",
+                        (block[0] + self.sample.facts["duration"]) / 2, block[3] + block[2] // 2)
+        self.assertIn("never freed", self.hover("map", point["x"], point["y"]))
+
+
+class SmallPage(Page):
+    @classmethod
+    def sample_of_class(cls):
+        return sample_report.build(4500)
+
+    def span(self):
+        view = self.view()
+        return view["end"] - view["begin"]
+
+    def test_draws_every_mode_and_theme(self):
+        images = set()
+        for theme in ("light", "dark"):
+            self.js("ternReport.setTheme(arguments[0])", theme)
+            for device in (-1, 0, 1):
+                for mode in ("tag", "device", "stream", "state"):
+                    self.js("ternReport.setDevice(arguments[0]); ternReport.setMode(arguments[1])",
+                            device, mode)
+                    images.add(self.js("return document.getElementById('memory').toDataURL()"))
+        # Two themes, three choices of a device and four modes: no picture repeats another.
+        self.assertEqual(len(images), 2 * 3 * 4)
+        self.js("ternReport.setTheme('light'); ternReport.setDevice(1);"
+                "ternReport.setMode('tag')")
+
+    def test_switches_with_the_buttons(self):
+        before = self.js("return document.getElementById('memory').toDataURL()")
+        self.driver.find_element(By.CSS_SELECTOR, "#modes button[value=stream]").click()
+        self.js("ternReport.redraw()")
+        self.assertNotEqual(self.js("return document.getElementById('memory').toDataURL()"), before)
+        self.driver.find_element(By.CSS_SELECTOR, "#modes button[value=tag]").click()
+        background = "return getComputedStyle(document.documentElement).backgroundColor"
+        light = self.js(background)
+        self.driver.find_element(By.ID, "theme").click()
+        self.assertNotEqual(self.js(background), light)
+        self.driver.find_element(By.ID, "theme").click()
+        self.assertEqual(self.js(background), light)
+
+    def test_zooms_and_pans_with_the_keyboard(self):
+        whole = self.span()
+        for identifier in ("memory", "overview", "map", "streams"):
+            canvas = self.driver.find_element(By.ID, identifier)
+            self.assertEqual(canvas.get_attribute("tabindex"), "0")
+            canvas.send_keys("+")
+            self.assertAlmostEqual(self.span(), 0.6 * whole, delta=whole / 1000)
+            begin = self.view()["begin"]
+            canvas.send_keys(Keys.ARROW_RIGHT)
+            self.assertGreater(self.view()["begin"], begin)
+            canvas.send_keys(Keys.ARROW_LEFT)
+            self.assertAlmostEqual(self.view()["begin"], begin, delta=whole / 1000)
+            canvas.send_keys("-")
+            self.assertAlmostEqual(self.span(), whole, delta=whole / 1000)
+            for key in ("0", Keys.HOME):
+                canvas.send_keys(Keys.ARROW_UP)
+                self.assertLess(self.span(), 0.7 * whole)
+                canvas.send_keys(key)
+                self.assertEqual(self.span(), whole)
+
+    def test_zooms_with_the_pointer(self):
+        whole = self.span()
+        self.move_to("memory", 400, 150).click_and_hold().move_by_offset(200, 0).release().perform()
+        plot = self.js("return document.getElementById('memory').clientWidth") - 106 - 14
+        self.assertAlmostEqual(self.span(), whole * 200 / plot, delta=whole / 50)
+        begin = self.view()["begin"]
+        self.move_to("memory", 600, 150).key_down(Keys.SHIFT).click_and_hold().move_by_offset(
+            -100, 0).release().key_up(Keys.SHIFT).perform()
+        self.assertGreater(self.view()["begin"], begin)
+        self.move_to("memory", 400, 150).double_click().perform()
+        self.assertEqual(self.span(), whole)
+        canvas = self.driver.find_element(By.ID, "memory")
+        canvas.click()
+        ActionChains(self.driver).scroll_from_origin(
+            ScrollOrigin.from_element(canvas), 0, -100).perform()
+        self.assertLess(self.span(), 0.8 * whole)
+
+    def test_names_copies_waits_launches_and_ranges(self):
+        time, took, size, *_ = self.sample.copies[0]
+        self.js("ternReport.setView(0, arguments[0])", time + 2 * took)
+        x = self.js("return ternReport.mapPoint(arguments[0], arguments[1], 1).x",
+                    time + took / 2, self.sample.blocks[0][3])
+        texts = [self.hover("streams", x, y) for y in range(2, 200, 4)]
+        copies = [text for text in texts if text.startswith("Copy to the device")]
+        self.assertTrue(copies)
+        for part in (f"{size / 2**20:.1f} MiB", f"{size / took:.1f} GB/s", "Loader::next"):
+            self.assertIn(part, copies[0])
+        self.assertTrue(any(text.startswith("step") for text in texts))
+        for rows, stream, heading in (
+                (self.sample.launches, None, "Launch of "),
+                (self.sample.waits, sample_report.HOST, "host waits for compute"),
+                (self.sample.waits, sample_report.COMPUTE, "compute waits for copy")):
+            row = next(row for row in rows if stream is None or row[2] == stream)
+            self.js("ternReport.setView(arguments[0] - 20000, arguments[0] + 20000)", row[0])
+            x = self.js("return ternReport.mapPoint(arguments[0], arguments[1], 1).x",
+                        row[0], self.sample.blocks[0][3])
+            texts = [self.hover("streams", x, y) for y in range(60, 170, 4)]
+            self.assertTrue(any(text.startswith(heading) for text in texts), (heading, texts))
+
+    def test_shows_the_peak_the_refusal_the_leak_and_the_copies(self):
+        facts = self.sample.facts
+        self.assertIn(facts["peaks"][0]["text"], self.text_of("peaks"))
+        self.assertIn("mlp activations", self.text_of("at-peak"))
+        self.assertIn("src/mlp.cpp:77 in Mlp::forward", self.text_of("at-peak"))
+        for part in ("1.5 GiB", "evaluation", "src/evaluate.cpp:51", "out_of_budget",
+                     "optimizer state 192.0 MiB"):
+            self.assertIn(part, self.text_of("refusals"))
+        self.assertIn("src/metrics.cpp:29 in Metrics::record", self.text_of("leaks"))
+        for part in ("to the device", "to the host", "GB/s"):
+            self.assertIn(part, self.text_of("transfers"))
+
+    def test_sorts_a_table_by_a_column(self):
+        def blocks():
+            return self.js("return [...document.querySelectorAll('#at-peak table')[0].rows]"
+                           ".slice(1).map((row) => Number(row.cells[3].textContent))")
+        button = self.driver.find_elements(By.CSS_SELECTOR, "#at-peak th button")[3]
+        self.js("arguments[0].click()", button)
+        self.assertEqual(blocks(), sorted(blocks(), reverse=True))
+        self.js("arguments[0].click()", button)
+        self.assertEqual(blocks(), sorted(blocks()))
+
+    def test_selects_a_block_in_the_table(self):
+        self.driver.execute_async_script("setTimeout(arguments[0], 300)")
+        button = self.driver.find_element(By.CSS_SELECTOR, "#largest td button")
+        self.js("arguments[0].click()", button)
+        self.assertIn("src/model.cpp:88 in Model::Model", self.text_of("block"))
+        self.assertIn("167,772,160 bytes", self.text_of("block"))
+
+    def test_every_canvas_has_a_text_alternative(self):
+        for canvas in self.driver.find_elements(By.TAG_NAME, "canvas"):
+            self.assertGreater(len(canvas.get_attribute("aria-label") or ""), 20)
+
+    def test_fits_narrow_windows(self):
+        for width in (1200, 800):
+            self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+                "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})
+            self.assertLessEqual(self.js("return document.documentElement.scrollWidth"), width)
+        self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+class HostilePage(Page):
+    # Browsers without Uint8Array.fromBase64 decode in a loop.
+    before_load = "delete Uint8Array.fromBase64"
+
+    @classmethod
+    def sample_of_class(cls):
+        return sample_report.build(4500, hostile=True)
+
+    def test_shows_hostile_strings_as_text(self):
+        self.assertEqual(self.load_log, [])
+        self.assertIsNone(self.js("return window.attacked ?? null"))
+        self.assertEqual(self.js("return document.querySelectorAll('img').length"), 0)
+        self.assertEqual(self.js("return document.querySelectorAll('script').length"), 3)
+        self.assertEqual(self.text_of("title"), sample_report.HOSTILE_SITE)
+        self.assertIn(sample_report.HOSTILE_NOTE, self.text_of("notes"))
+        for identifier in ("at-peak", "map-legend", "memory-legend", "peaks"):
+            self.assertIn(sample_report.HOSTILE_TAG, self.text_of(identifier))
+        self.assertIn(sample_report.HOSTILE_SITE, self.text_of("at-peak"))
+
+    def test_shows_hostile_strings_as_text_next_to_the_pointer(self):
+        index = next(i for i, block in enumerate(self.sample.blocks) if block[4] == 5)
+        self.js("ternReport.zoomToBlock(arguments[0])", index)
+        block = self.sample.blocks[index]
+        point = self.js("return ternReport.mapPoint(arguments[0], arguments[1], 1)",
+                        block[0] + block[1] / 2, block[3] + block[2] // 2)
+        text = self.hover("map", point["x"], point["y"])
+        self.assertIn(sample_report.HOSTILE_TAG, text)
+        self.assertIn(sample_report.HOSTILE_SITE, text)
+        self.assertIsNone(self.js("return window.attacked ?? null"))
+
+    def test_decodes_without_the_decoder_of_the_browser(self):
+        self.assertEqual(self.js("return typeof Uint8Array.fromBase64"), "undefined")
+        self.check_live_bytes(20)
+
+    def test_forbids_requests(self):
+        refused = self.driver.execute_async_script(
+            "const done = arguments[0];"
+            "document.addEventListener('securitypolicyviolation',"
+            "                          (event) => done(event.effectiveDirective));"
+            "fetch('https://example.invalid/').catch(() => setTimeout(() => done('none'), 500));")
+        self.assertEqual(refused, "connect-src")
+        self.driver.get_log("browser")  # The browser reports the refused request there.
+
+    def test_warns_about_lost_events(self):
+        self.assertIn("bad", self.js(
+            "return [...document.querySelectorAll('#figures div')]"
+            ".find((node) => node.textContent.includes('Lost events')).className"))
+
+
+class EmptyPage(Page):
+    @classmethod
+    def sample_of_class(cls):
+        return sample_report.empty()
+
+    def test_shows_a_sentence_for_each_empty_table(self):
+        self.assertEqual(self.load_log, [])
+        for identifier, sentence in (("at-peak", "No memory was allocated."),
+                                     ("refusals", "No request was refused."),
+                                     ("leaks", "Every block was freed."),
+                                     ("transfers", "Nothing was copied.")):
+            self.assertEqual(self.text_of(identifier), sentence)
+        for mode in ("tag", "device", "stream", "state"):
+            self.js("ternReport.setMode(arguments[0])", mode)
+
+
+class Recorded(unittest.TestCase):
+    """A page of `tern report` about a run of `tern tour`."""
+
+    def test_shows_what_the_recording_has(self):
+        tool = os.environ.get("TERN_TOOL")
+        if tool is None:
+            self.skipTest("TERN_TOOL does not name the tern command")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        trace, page = (pathlib.Path(folder.name) / name for name in ("run.trace", "run.html"))
+        subprocess.run([tool, "tour", "--device", "sim"], env=os.environ | {"TERN_TRACE": str(trace)},
+                       stdout=subprocess.DEVNULL, check=True)
+        subprocess.run([tool, "report", trace, "-o", page], stdout=subprocess.DEVNULL, check=True)
+        facts = json.loads(page.read_text().split('id="facts">')[1].split("</script>")[0])
+        driver = browser()
+        self.addCleanup(driver.quit)
+        driver.get(page.as_uri())
+        driver.execute_async_script("ternReport.ready.finally(arguments[0])")
+        self.assertEqual(driver.get_log("browser"), [])
+        self.assertGreater(len(facts["peaks"]), 0)
+        for peak in facts["peaks"]:
+            live = driver.execute_script("return ternReport.liveAt(arguments[0], arguments[1])",
+                                         peak["time"], peak["device"])
+            self.assertEqual(live, peak["live"])
+            self.assertIn(peak["text"], driver.find_element(By.TAG_NAME, "body").text)
+
+
+if __name__ == "__main__":
+    unittest.main()

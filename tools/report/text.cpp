@@ -1,0 +1,170 @@
+// The report as text.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "tern/core/bytes.hpp"
+#include "tools/report/story.hpp"
+
+namespace tern::tools {
+namespace {
+
+constexpr std::size_t max_rows = 12;
+
+/// Control characters of a trace must not reach the terminal.
+std::string plain(std::string_view text) {
+  std::string safe(text);
+  std::ranges::replace_if(
+      safe, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }, ' ');
+  return safe;
+}
+
+class Text {
+ public:
+  explicit Text(const Story& story) : story_(story) {}
+
+  std::string write() {
+    add("{}: {} events in {}", plain(story_.title), story_.events, time_text(story_.duration));
+    if (!story_.program.empty()) {
+      add(", recorded by {} (process {})", plain(story_.program), story_.process);
+    }
+    add("\n");
+    for (const std::string& note : story_.notes) add("  note: {}\n", plain(note));
+    for (const Story::Peak& peak : story_.peaks) add_peak(peak);
+    add_refusals();
+    add_leaks();
+    add_transfers();
+    add_moves();
+    add_waits();
+    return std::move(text_);
+  }
+
+ private:
+  template <class... Args>
+  void add(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
+  }
+  static double percent(std::uint64_t part, std::uint64_t whole) {
+    return 100.0 * static_cast<double>(part) /
+           static_cast<double>(std::max<std::uint64_t>(whole, 1));
+  }
+
+  void add_peak(const Story::Peak& peak) {
+    add("\n{}\n", plain(peak.text));
+    add("  {:>6} {:>10} {:>8}  {:<20} {}\n", "share", "bytes", "blocks", "tag", "allocated at");
+    const std::size_t shown = std::min(peak.sites.size(), max_rows);
+    for (std::size_t i = 0; i < shown; ++i) {
+      const Story::Share& one = peak.sites[i];
+      add("  {:>4.0f} % {:>10} {:>8}  {:<20} {}\n", percent(one.bytes, peak.live),
+          format_bytes(one.bytes), one.blocks, plain(story_.tags[one.tag]),
+          plain(story_.sites[one.site]));
+    }
+    if (shown < peak.sites.size()) add("  ... and {} more lines\n", peak.sites.size() - shown);
+  }
+  /// Requests of one line that were refused for the same reason are one row: a program that evicts
+  /// or waits makes many.
+  void add_refusals() {
+    if (story_.refusals.empty()) {
+      add("\nNo request was refused.\n");
+      return;
+    }
+    std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::string>,
+             std::pair<const Story::Refusal*, std::size_t>>
+        rows;
+    std::vector<const std::pair<const Story::Refusal*, std::size_t>*> order;
+    for (const Story::Refusal& one : story_.refusals) {
+      const auto [at, is_new] =
+          rows.try_emplace({one.device, one.tag, one.site, one.error}, &one, 0);
+      ++at->second.second;
+      if (is_new) order.push_back(&at->second);
+    }
+    add("\nRequests that were refused:\n");
+    const std::size_t shown = std::min(order.size(), max_rows);
+    for (std::size_t i = 0; i < shown; ++i) add_refusal(*order[i]->first, order[i]->second);
+    if (shown < order.size()) add("  ... and {} more rows\n", order.size() - shown);
+  }
+  void add_refusal(const Story::Refusal& one, std::size_t times) {
+    add("  {:>9}  {} for {} on {} at {}: {}", time_text(one.time), format_bytes(one.bytes),
+        plain(story_.tags[one.tag]), plain(story_.devices[one.device]),
+        plain(story_.sites[one.site]), plain(one.error));
+    if (times > 1) add(", {} times", times);
+    add("; {} were live", format_bytes(one.live));
+    if (one.held > 0) add(" of {} held", format_bytes(one.held));
+    for (std::size_t k = 0; k < std::min<std::size_t>(one.tags.size(), 3); ++k) {
+      add("{} {} {}", k == 0 ? ":" : ",", format_bytes(one.tags[k].bytes),
+          plain(story_.tags[one.tags[k].tag]));
+    }
+    add("\n");
+  }
+  void add_leaks() {
+    if (story_.leaks.empty()) {
+      add("\nEvery block was freed.\n");
+      return;
+    }
+    add("\nNever freed:\n  {:>10} {:>8}  {:<12} {:<20} {}\n", "bytes", "blocks", "device", "tag",
+        "allocated at");
+    const std::size_t shown = std::min(story_.leaks.size(), max_rows);
+    for (std::size_t i = 0; i < shown; ++i) {
+      const Story::Leak& one = story_.leaks[i];
+      add("  {:>10} {:>8}  {:<12} {:<20} {}\n", format_bytes(one.bytes), one.blocks,
+          plain(story_.devices[one.device]), plain(story_.tags[one.tag]),
+          plain(story_.sites[one.site]));
+    }
+    if (shown < story_.leaks.size()) add("  ... and {} more lines\n", story_.leaks.size() - shown);
+  }
+  void add_transfers() {
+    bool has_any = false;
+    for (std::size_t i = 0; i < Story::directions; ++i) {
+      const Story::Transfers& one = story_.transfers[i];
+      if (one.calls == 0) continue;
+      if (!has_any) add("\nCopies:\n");
+      has_any = true;
+      add("  {:<16} {:>10} in {} copies\n", name(static_cast<Story::Direction>(i)),
+          format_bytes(one.bytes), one.calls);
+    }
+  }
+  void add_moves() {
+    if (!story_.moves.empty()) add("\nUnified buffers moved:\n");
+    for (const Story::Moves& one : story_.moves) {
+      add("  {:<16} {:>10} in {} moves\n", one.reason, format_bytes(one.bytes), one.calls);
+    }
+    if (story_.evictions.calls > 0) {
+      add("  {} copies with {} were evicted.\n", story_.evictions.calls,
+          format_bytes(story_.evictions.sum));
+    }
+  }
+  void add_waits() {
+    if (story_.budget_waits.calls > 0) {
+      add("\nRequests waited for their budget {} times, {} together.\n", story_.budget_waits.calls,
+          time_text(story_.budget_waits.sum));
+    }
+    std::uint64_t host_waits = 0, waited = 0, between = 0;
+    for (const Story::Wait& one : story_.waits) {
+      if (one.stream != 0) {
+        ++between;
+      } else {
+        ++host_waits;
+        waited += one.took;
+      }
+    }
+    if (host_waits + between == 0) return;
+    add("\nThe host waited {} times, {} together. Streams waited for other streams {} times.\n",
+        host_waits, time_text(waited), between);
+  }
+
+  const Story& story_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string text_report(const Story& story) { return Text(story).write(); }
+
+}  // namespace tern::tools
