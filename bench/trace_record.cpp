@@ -38,10 +38,11 @@ class RecordedFile {
 };
 
 void record_one(const Stage& stage) {
+  static const Tag tag = "bench.trace";
   trace::record(trace::EventKind::free, {.block = 1,
                                          .bytes = 4096,
                                          .site = CallSite::here(),
-                                         .tag = "bench.trace",
+                                         .tag = tag,
                                          .device = {stage.device.id().value, stage.device.spec()},
                                          .resource = {1, "pool"}});
 }

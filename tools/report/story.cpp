@@ -1,6 +1,5 @@
 #include "tools/report/story.hpp"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -519,7 +518,10 @@ Story::Story(const trace::MemoryTrace& trace, std::string its_title) : title(std
   is_complete = trace.header.is_closed != 0;
   const auto seconds = static_cast<std::time_t>(trace.header.start_unix_ns / 1'000'000'000);
   std::tm utc = {};
-  if (gmtime_r(&seconds, &utc) != nullptr) started = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", utc);
+  char text[64] = "";
+  if (gmtime_r(&seconds, &utc) != nullptr) {
+    started.assign(text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc));
+  }
   Teller(trace, *this).tell();
 }
 
