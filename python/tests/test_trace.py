@@ -22,7 +22,7 @@ def stopped() -> collections.abc.Iterator[None]:
 
 
 def report(path: pathlib.Path) -> str:
-    if TOOL is None:
+    if TOOL is None or not os.path.exists(TOOL):
         pytest.skip("the tern command is not here")
     run = subprocess.run([TOOL, "report", str(path)], capture_output=True, text=True, check=True)
     return run.stdout

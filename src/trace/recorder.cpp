@@ -3,6 +3,7 @@
 #include "tern/trace/recorder.hpp"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -89,8 +90,7 @@ class Slab {
     // A reader that sees an event of the new contents must see the new number, too.
     std::atomic_thread_fence(std::memory_order_release);
     std::atomic_ref(header().thread).store(thread, std::memory_order_relaxed);
-    std::atomic_ref(reinterpret_cast<std::uint32_t&>(header().kind))
-        .store(static_cast<std::uint32_t>(kind), std::memory_order_release);
+    std::atomic_ref(header().kind).store(kind, std::memory_order_release);
   }
   void put(std::uint64_t index, const MemoryEvent& event) const noexcept {
     constexpr std::size_t words = sizeof event / sizeof(std::uint64_t);
@@ -345,13 +345,10 @@ class Recording {
 
   /// Defines a tag, device, resource or kernel unless its number is 0 or defined.
   void define(DefinitionKind kind, const Named& named, std::uint32_t device = 0) noexcept {
-    Numbers& defined = numbers_[static_cast<std::size_t>(kind)];
-    if (named.number == 0 || defined.has(named.number)) return;
-    const std::lock_guard lock(mutex_);
-    if (defined.has(named.number)) return;
-    if (append({kind, named.detail, 0, named.number, 0, device}, named.text)) {
-      defined.add(named.number);
-    }
+    if (!is_defined(kind, named.number)) define_now(kind, named, device);
+  }
+  [[nodiscard]] bool is_defined(DefinitionKind kind, std::uint32_t number) const noexcept {
+    return number == 0 || numbers_[static_cast<std::size_t>(kind)].has(number);
   }
   /// Returns the number of a text, or 0 if it cannot be defined.
   [[nodiscard]] std::uint32_t text(std::string_view text) noexcept try {
@@ -392,6 +389,15 @@ class Recording {
     std::array<std::atomic<std::uint64_t>, bits / 64> words_ = {};
   };
 
+  [[gnu::noinline, gnu::cold]] void define_now(DefinitionKind kind, const Named& named,
+                                               std::uint32_t device) noexcept {
+    Numbers& defined = numbers_[static_cast<std::size_t>(kind)];
+    const std::lock_guard lock(mutex_);
+    if (defined.has(named.number)) return;
+    if (append({kind, named.detail, 0, named.number, 0, device}, named.text)) {
+      defined.add(named.number);
+    }
+  }
   /// Writes a definition. Call with mutex_ held.
   bool append(Definition definition, std::string_view text) noexcept {
     text = text.substr(0, utf8_prefix_bytes(text, max_text_bytes));
@@ -428,6 +434,22 @@ namespace {
 /// Held while a recording starts or stops, and while the list of listeners changes.
 constinit Mutex recordings_mutex;
 constinit RecordingListener* first_listener = nullptr;  // guarded by recordings_mutex
+
+/// Takes recordings_mutex. A child that is forked meanwhile does not find it taken forever, because
+/// the thread that forks holds it, too.
+class RecordingsLock {
+ public:
+  RecordingsLock() noexcept {
+    static const int installed =
+        pthread_atfork([] { recordings_mutex.lock(); }, [] { recordings_mutex.unlock(); },
+                       [] { recordings_mutex.unlock(); });
+    static_cast<void>(installed);
+    recordings_mutex.lock();
+  }
+  ~RecordingsLock() { recordings_mutex.unlock(); }
+  RecordingsLock(const RecordingsLock&) = delete;
+  RecordingsLock& operator=(const RecordingsLock&) = delete;
+};
 
 /// What a thread keeps between events.
 class ThreadLog {
@@ -551,7 +573,7 @@ void Recording::tell_listeners(bool is_on) noexcept {
 }
 
 void Recording::add(RecordingListener& listener) noexcept {
-  const std::lock_guard lock(recordings_mutex);
+  const RecordingsLock lock;
   listener.next_ = first_listener;
   if (first_listener != nullptr) first_listener->previous_ = &listener;
   first_listener = &listener;
@@ -559,7 +581,7 @@ void Recording::add(RecordingListener& listener) noexcept {
 }
 
 void Recording::remove(RecordingListener& listener) noexcept {
-  const std::lock_guard lock(recordings_mutex);
+  const RecordingsLock lock;
   (listener.previous_ != nullptr ? listener.previous_->next_ : first_listener) = listener.next_;
   if (listener.next_ != nullptr) listener.next_->previous_ = listener.previous_;
 }
@@ -583,7 +605,9 @@ void record(EventKind kind, const EventFacts& facts) noexcept {
   ThreadLog* const log = thread_log != nullptr ? thread_log : make_thread_log();
   if (log == nullptr) return recording->slabs().note_lost(1);
   if (!log->is_of(*recording)) log->join(*recording);
-  recording->define(DefinitionKind::tag, {facts.tag.number(), facts.tag.name()});
+  if (!recording->is_defined(DefinitionKind::tag, facts.tag.number())) {
+    recording->define(DefinitionKind::tag, {facts.tag.number(), facts.tag.name()});
+  }
   recording->define(DefinitionKind::device, facts.device);
   recording->define(DefinitionKind::resource, facts.resource, facts.device.number);
   recording->define(DefinitionKind::kernel, facts.kernel);
@@ -606,7 +630,7 @@ void record(EventKind kind, const EventFacts& facts) noexcept {
 }
 
 Result<void> try_start(const std::string& path) noexcept try {
-  const std::lock_guard lock(recordings_mutex);
+  const RecordingsLock lock;
   if (own_recording() != nullptr) return already_recording();
   return begin(FileSlabs::try_open(with_process_id(path)), false);
 } catch (const std::bad_alloc&) {
@@ -623,7 +647,7 @@ Result<void> try_start_ring(std::size_t bytes) noexcept try {
         .with_bytes("value", bytes)
         .with_bytes("min", min_ring_bytes);
   }
-  const std::lock_guard lock(recordings_mutex);
+  const RecordingsLock lock;
   if (own_recording() != nullptr) return already_recording();
   return begin(RingSlabs::try_make(bytes), true);
 } catch (const std::bad_alloc&) {
@@ -633,7 +657,7 @@ Result<void> try_start_ring(std::size_t bytes) noexcept try {
 void start_ring(std::size_t bytes, CallSite site) { try_start_ring(bytes).value(site); }
 
 Result<void> try_dump(const std::string& path) noexcept try {
-  const std::lock_guard lock(recordings_mutex);
+  const RecordingsLock lock;
   Recording* const recording = own_recording();
   if (recording == nullptr || recording->ring() == nullptr) {
     return Failure(ErrorCode::invalid_argument,
@@ -649,7 +673,7 @@ Result<void> try_dump(const std::string& path) noexcept try {
 void dump(const std::string& path, CallSite site) { try_dump(path).value(site); }
 
 void stop() noexcept {
-  const std::lock_guard lock(recordings_mutex);
+  const RecordingsLock lock;
   Recording* const recording = own_recording();
   if (recording == nullptr) return;
   current_recording.store(nullptr, std::memory_order_release);

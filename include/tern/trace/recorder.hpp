@@ -12,10 +12,11 @@
 // fills, launches and waits of streams, waits of the host, and moves of unified buffers, each with
 // its time, tag and call site.
 //
-// An event costs about 50 ns. Threads share no lock, and recording never waits. An event that
-// cannot be recorded (the disk is full, the host has no memory) is lost and counted; the program
-// goes on. The file is complete up to the last event if the process is killed. Thread-safe. In a
-// forked child, nothing is recorded until the child starts a recording itself.
+// An event costs 50 to 100 ns in a ring, and more in a file, whose pages the kernel has to provide.
+// Threads share no lock, and recording never waits for the disk. An event that cannot be recorded
+// (the disk is full, the host has no memory) is lost and counted; the program goes on. The file is
+// complete up to the last event if the process is killed. Thread-safe. In a forked child, nothing
+// is recorded until the child starts a recording itself.
 
 #pragma once
 
