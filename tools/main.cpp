@@ -82,7 +82,8 @@ int run(int argc, char** argv) {
   CLI::App* report_command =
       app.add_subcommand("report", "Show what a program did with memory, from a recording of it");
   report_command
-      ->add_option("file", report.file, "a recording, such as TERN_TRACE=run.trace writes")
+      ->add_option("file", report.file,
+                   "a recording, such as TERN_TRACE=run.trace writes, or a log of RMM")
       ->required();
   report_command->add_option("-o,--output", report.page,
                              "write a page for a browser instead of text");

@@ -10,7 +10,8 @@
 #include "tern/core/bytes.hpp"
 #include "tern/core/error.hpp"
 #include "tools/commands.hpp"
-#include "tools/report/story.hpp"
+#include "tools/report/rmm_log.hpp"
+#include "tools/report/trace_summary.hpp"
 #include "trace/memory_trace.hpp"
 
 namespace tern::tools {
@@ -26,24 +27,34 @@ bool write_file(const std::string& path, const std::string& contents) {
 }  // namespace
 
 int run_report(const ReportOptions& options) {
-  const Result<trace::MemoryTrace> trace = trace::MemoryTrace::try_read(options.file);
+  std::error_code ignored;
+  if (std::filesystem::equivalent(options.file, options.page, ignored)) {
+    fmt::print(stderr, "tern report: '{}' is the recording. Write the page to another file.\n",
+               options.page);
+    return 2;
+  }
+  const Result<trace::MemoryTrace> trace = is_rmm_log(options.file)
+                                               ? try_read_rmm_log(options.file)
+                                               : trace::MemoryTrace::try_read(options.file);
   if (!trace) {
     fmt::print(stderr, "tern report: {}\n", trace.failure().text());
     return 2;
   }
-  const Story story(*trace, std::filesystem::path(options.file).filename().string());
+  const TraceSummary summary(*trace, std::filesystem::path(options.file).filename().string());
   if (options.page.empty()) {
-    fmt::print("{}", text_report(story));
-    return 0;
+    fmt::print("{}", text_report(summary));
+    if (std::fflush(stdout) == 0) return 0;
+    fmt::print(stderr, "tern report: the report could not be written: {}\n", std::strerror(errno));
+    return 2;
   }
-  const std::string page = page_report(story);
+  const std::string page = page_report(summary);
   if (!write_file(options.page, page)) {
     fmt::print(stderr, "tern report: '{}' could not be written: {}\n", options.page,
                std::strerror(errno));
     return 2;
   }
   fmt::print("{}: {}, {} events. Open it in a browser.\n", options.page, format_bytes(page.size()),
-             story.events);
+             summary.events);
   return 0;
 }
 

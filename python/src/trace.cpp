@@ -18,7 +18,13 @@ namespace {
 class PyRange {
  public:
   explicit PyRange(std::string name) : name_(std::move(name)) {}
-  void enter() { range_ = std::make_unique<trace::Range>(name_, here()); }
+  void enter() {
+    if (range_) {
+      raise(Failure(ErrorCode::stream_misuse, "the range has begun already. Make another one."),
+            here());
+    }
+    range_ = std::make_unique<trace::Range>(name_, here());
+  }
   void exit() { range_.reset(); }
 
  private:

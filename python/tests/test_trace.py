@@ -41,7 +41,7 @@ def test_a_recording_names_the_python_line(tmp_path: pathlib.Path) -> None:
     text = report(path)
     assert "kept" in text
     assert "test_trace.py:" in text
-    assert "Never freed" in text
+    assert "Not freed" in text
 
 
 def test_a_ring_is_written_on_request(tmp_path: pathlib.Path) -> None:

@@ -10,18 +10,10 @@
 #include <numeric>
 #include <string_view>
 
+#include "core/file_failure.hpp"
+
 namespace tern::trace {
 namespace {
-
-Failure unreadable(const std::string& path, const char* call, int code) noexcept {
-  char buffer[128] = "";
-  const char* why = strerror_r(code, buffer, sizeof buffer);
-  return Failure(ErrorCode::file)
-      .with("call", call)
-      .with("os_code", static_cast<std::uint64_t>(code))
-      .with("why", why)
-      .with("path", path);
-}
 
 /// Closes a file at the end of the scope.
 class File {
@@ -51,7 +43,7 @@ class File {
 };
 
 Failure not_a_trace(const std::string& path, const char* why) noexcept {
-  return Failure(ErrorCode::invalid_argument, "'{value}' is no memory trace: {why}.")
+  return Failure(ErrorCode::invalid_argument, "'{value}' is not a memory trace: {why}.")
       .with("name", "path")
       .with("why", why)
       .with("value", path);
@@ -68,17 +60,18 @@ const MemoryTrace::Name* MemoryTrace::find(DefinitionKind kind,
 
 Result<MemoryTrace> MemoryTrace::try_read(const std::string& path) {
   const File file(path);
-  if (!file.is_open()) return unreadable(path, "open", errno);
+  if (!file.is_open()) return file_failure(path, "open", errno);
   std::vector<std::byte> part(slab_bytes);
   const ssize_t first = file.read(part.data(), file_header_bytes);
-  if (first < 0) return unreadable(path, "read", errno);
+  if (first < 0) return file_failure(path, "read", errno);
   MemoryTrace trace;
   if (static_cast<std::size_t>(first) < sizeof trace.header) {
     return not_a_trace(path, "it is shorter than the header of one");
   }
   std::memcpy(&trace.header, part.data(), sizeof trace.header);
   const FileHeader& header = trace.header;
-  if (header.magic != file_magic) return not_a_trace(path, "its first bytes are others");
+  if (header.magic != file_magic)
+    return not_a_trace(path, "it does not begin with the bytes of one");
   if (header.version != file_version) {
     return not_a_trace(path, "it has another version than this program reads");
   }
@@ -90,7 +83,7 @@ Result<MemoryTrace> MemoryTrace::try_read(const std::string& path) {
   for (;;) {
     std::ranges::fill(part, std::byte{});
     const ssize_t got = file.read(part.data(), slab_bytes);
-    if (got < 0) return unreadable(path, "read", errno);
+    if (got < 0) return file_failure(path, "read", errno);
     if (static_cast<std::size_t>(got) < sizeof(SlabHeader)) break;
     SlabHeader slab;
     std::memcpy(&slab, part.data(), sizeof slab);
@@ -147,10 +140,13 @@ void MemoryTrace::add_definitions(const std::byte* contents, const SlabHeader& s
     name.line = definition.line;
     name.device = definition.device;
     name.detail = definition.detail;
-    names_[static_cast<std::size_t>(definition.kind)].try_emplace(definition.number,
-                                                                  std::move(name));
+    define(definition.kind, definition.number, std::move(name));
     at += need;
   }
+}
+
+void MemoryTrace::define(DefinitionKind kind, std::uint32_t number, Name name) {
+  names_[static_cast<std::size_t>(kind)].try_emplace(number, std::move(name));
 }
 
 // Slabs of a thread are in the file in the order in which it claimed them, except in a ring.

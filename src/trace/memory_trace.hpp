@@ -5,8 +5,8 @@
 //   for (const MemoryEvent& event : trace.events) ...
 //
 // A trace of a program that was killed is read up to its last event. A file may be damaged or made
-// to harm its reader: every number is checked, the memory that reading needs is at most three times
-// the size of the file, and a text is at most max_text_bytes long and may contain anything.
+// to harm its reader: every number is checked, reading needs memory in proportion to the size of
+// the file, and a text is at most max_text_bytes long and may contain any bytes.
 
 #pragma once
 
@@ -42,13 +42,17 @@ class MemoryTrace {
   /// Slabs that make no sense and were skipped.
   std::uint64_t damaged_slabs = 0;
 
+  /// Names a number, unless it has a name. For readers of other formats.
+  void define(DefinitionKind kind, std::uint32_t number, Name name);
+  /// Sorts the events by time. For readers of other formats; try_read() has sorted them.
+  void sort();
+
   /// Returns null for a number that was not defined.
   [[nodiscard]] const Name* find(DefinitionKind kind, std::uint32_t number) const noexcept;
 
  private:
   void add_events(const std::byte* contents, const SlabHeader& slab);
   void add_definitions(const std::byte* contents, const SlabHeader& slab);
-  void sort();
 
   std::unordered_map<std::uint32_t, Name> names_[definition_kinds];
 };

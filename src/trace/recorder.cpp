@@ -16,6 +16,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -24,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/file_failure.hpp"
 #include "core/file_limit_signal.hpp"
 #include "core/fork_count.hpp"
 #include "core/no_host_memory.hpp"
@@ -42,16 +44,6 @@ static_assert(std::endian::native == std::endian::little, "events are written as
 constexpr std::size_t min_ring_bytes = 1 * mib;
 /// After a slab could not be claimed, this many events are lost before the next attempt.
 constexpr std::uint32_t events_between_attempts = 4096;
-
-Failure file_failure(const std::string& path, const char* call, int code) noexcept {
-  char buffer[128] = "";
-  const char* why = strerror_r(code, buffer, sizeof buffer);
-  return Failure(ErrorCode::file)
-      .with("call", call)
-      .with("os_code", static_cast<std::uint64_t>(code))
-      .with("why", why)
-      .with("path", path);
-}
 
 std::uint64_t unix_ns() noexcept {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -86,7 +78,7 @@ class Slab {
 
   void begin(SlabKind kind, std::uint32_t thread, std::uint64_t number) const noexcept {
     used().store(0, std::memory_order_relaxed);
-    order().store(number, std::memory_order_relaxed);
+    order().store(number, std::memory_order_release);
     // A reader that sees an event of the new contents must see the new number, too.
     std::atomic_thread_fence(std::memory_order_release);
     std::atomic_ref(header().thread).store(thread, std::memory_order_relaxed);
@@ -134,7 +126,7 @@ class SlabStore {
   SlabStore& operator=(const SlabStore&) = delete;
   virtual ~SlabStore() = default;
 
-  /// Returns a slab with unused contents, or none. Takes no lock.
+  /// Returns a slab with unused contents, or none.
   [[nodiscard]] virtual std::optional<Slab> claim(SlabKind kind, std::uint32_t thread) noexcept = 0;
   /// The thread writes no more to the slab.
   virtual void release(Slab slab) noexcept = 0;
@@ -147,19 +139,11 @@ class SlabStore {
 class FileSlabs final : public SlabStore {
  public:
   static Result<std::unique_ptr<SlabStore>> try_open(const std::string& path) {
-    const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (file < 0) return file_failure(path, "open", errno);
-    auto store = std::make_unique<FileSlabs>(file);
-    if (flock(file, LOCK_EX | LOCK_NB) != 0) {
-      return Failure(ErrorCode::invalid_argument,
-                     "another recording writes to '{value}'. Choose another path, for example with "
-                     "%p, which stands for the process id.")
-          .with("name", "path")
-          .with("value", path);
-    }
+    auto store = std::make_unique<FileSlabs>();
+    if (Result<void> opened = store->try_create(path); !opened) return opened.failure();
     const FileLimitSignal blocked;
-    if (ftruncate(file, 0) != 0) return file_failure(path, "ftruncate", errno);
-    if (const int code = posix_fallocate(file, 0, file_header_bytes); code != 0) {
+    const int file = store->file_;
+    if (const int code = allocate_file(file, 0, file_header_bytes); code != 0) {
       return file_failure(path, "posix_fallocate", code);
     }
     void* const page =
@@ -169,23 +153,26 @@ class FileSlabs final : public SlabStore {
     *store->header_ = new_header();
     return std::unique_ptr<SlabStore>(std::move(store));
   }
-  explicit FileSlabs(int file) noexcept : file_(file) {}
   ~FileSlabs() override {
     if (header_ != nullptr) munmap(header_, file_header_bytes);
-    ::close(file_);
+    if (file_ >= 0) ::close(file_);
   }
 
   std::optional<Slab> claim(SlabKind kind, std::uint32_t thread) noexcept override {
-    const std::uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
+    // Held once in 4095 events, so that stop() can close the file.
+    const std::lock_guard lock(file_mutex_);
+    if (file_ < 0) return std::nullopt;
+    const std::uint64_t number = next_;
     const auto offset = static_cast<off_t>(file_header_bytes + number * slab_bytes);
     const FileLimitSignal blocked;
     // A write to a page that the disk has no room for would end the process.
-    if (posix_fallocate(file_, offset, slab_bytes) != 0) return std::nullopt;
+    if (allocate_file(file_, offset, slab_bytes) != 0) return std::nullopt;
     void* const memory =
         mmap(nullptr, slab_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file_, offset);
     if (memory == MAP_FAILED) return std::nullopt;
+    ++next_;
     const Slab slab(static_cast<std::byte*>(memory));
-    slab.begin(kind, thread, number);
+    slab.begin(kind, thread, number + 1);
     return slab;
   }
   void release(Slab slab) noexcept override { munmap(slab.memory(), slab_bytes); }
@@ -197,13 +184,47 @@ class FileSlabs final : public SlabStore {
   }
   void close() noexcept override {
     std::atomic_ref(header_->is_closed).store(1, std::memory_order_release);
+    const std::lock_guard lock(file_mutex_);
+    // Mappings keep the lock of a file that is closed.
     flock(file_, LOCK_UN);
+    ::close(std::exchange(file_, -1));
   }
 
  private:
-  const int file_;
+  /// Creates the file and locks it. An older file is replaced and not truncated: a thread may still
+  /// be writing to its pages.
+  Result<void> try_create(const std::string& path) {
+    for (;;) {
+      file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+      if (file_ < 0) return file_failure(path, "open", errno);
+      if (flock(file_, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK) return file_failure(path, "flock", errno);
+        return Failure(ErrorCode::invalid_argument,
+                       "another recording writes to '{value}'. Choose another path, for example "
+                       "with %p, which stands for the process id.")
+            .with("name", "path")
+            .with("value", path);
+      }
+      struct stat now = {};
+      if (fstat(file_, &now) != 0) return file_failure(path, "fstat", errno);
+      if (now.st_size == 0) return {};
+      if (!S_ISREG(now.st_mode) || unlink(path.c_str()) != 0) {
+        return file_failure(path, "unlink", errno);
+      }
+      ::close(std::exchange(file_, -1));
+    }
+  }
+  /// Returns the error code. A profiler interrupts such calls with its signals.
+  static int allocate_file(int file, off_t offset, std::size_t bytes) noexcept {
+    int code = EINTR;
+    while (code == EINTR) code = posix_fallocate(file, offset, static_cast<off_t>(bytes));
+    return code;
+  }
+
+  Mutex file_mutex_;
+  int file_ = -1;           // guarded by file_mutex_; -1 after close()
+  std::uint64_t next_ = 0;  // guarded by file_mutex_
   FileHeader* header_ = nullptr;
-  std::atomic<std::uint64_t> next_ = 0;
 };
 
 /// Slabs in memory. A new slab replaces the oldest that no thread is writing to. Definitions are
@@ -245,22 +266,29 @@ class RingSlabs final : public SlabStore {
     lost_.fetch_add(events, std::memory_order_relaxed);
   }
   std::uint64_t lost() const noexcept override { return lost_.load(std::memory_order_relaxed); }
-  void close() noexcept override {}
+  /// Returns the memory to the system. A thread that is writing an event gets a new page.
+  void close() noexcept override { madvise(memory_, count_ * slab_bytes, MADV_DONTNEED); }
 
-  /// Writes header, definitions and events to a file, while other threads record.
+  /// Writes header, definitions and events to a file, while other threads record. An older file is
+  /// replaced only by a complete one.
   Result<void> try_dump(const std::string& path) {
-    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (file < 0) return file_failure(path, "open", errno);
-    const FileLimitSignal blocked;
     std::vector<std::byte> copy(slab_bytes);
+    std::vector<std::byte*> slabs;
+    for (std::size_t i = 0; i < count_; ++i) slabs.push_back(memory_ + i * slab_bytes);
+    std::ranges::sort(slabs, {}, [](std::byte* memory) {
+      return Slab(memory).order().load(std::memory_order_acquire);
+    });
+    const std::string unfinished = path + "." + std::to_string(getpid()) + ".tmp";
+    const int file = ::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (file < 0) return file_failure(unfinished, "open", errno);
+    const FileLimitSignal blocked;
     FileHeader header = header_;
     header.is_closed = 1;
     header.lost_events = lost() + replaced_.load(std::memory_order_relaxed);
-    std::memset(copy.data(), 0, copy.size());
     std::memcpy(copy.data(), &header, sizeof header);
     bool is_written = write_all(file, copy.data(), file_header_bytes);
-    for (std::size_t i = 0; is_written && i < count_; ++i) {
-      if (copy_slab(Slab(memory_ + i * slab_bytes), copy.data())) {
+    for (std::size_t i = 0; is_written && i < slabs.size(); ++i) {
+      if (copy_slab(Slab(slabs[i]), copy.data())) {
         is_written = write_all(file, copy.data(), slab_bytes);
       }
     }
@@ -273,8 +301,11 @@ class RingSlabs final : public SlabStore {
     }
     const int code = errno;
     ::close(file);
-    if (!is_written) return file_failure(path, "write", code);
-    return {};
+    if (is_written && ::rename(unfinished.c_str(), path.c_str()) == 0) return {};
+    const Failure failure =
+        is_written ? file_failure(path, "rename", errno) : file_failure(unfinished, "write", code);
+    ::unlink(unfinished.c_str());
+    return failure;
   }
 
  private:
@@ -306,16 +337,24 @@ class RingSlabs final : public SlabStore {
     const std::uint64_t order = slab.order().load(std::memory_order_acquire);
     const std::uint64_t used = slab.used().load(std::memory_order_acquire);
     if (order == 0 || used == 0) return false;
-    constexpr std::size_t words = slab_bytes / sizeof(std::uint64_t);
-    auto* const from = reinterpret_cast<std::uint64_t*>(slab.memory());
-    auto* const into = reinterpret_cast<std::uint64_t*>(to);
-    for (std::size_t i = 0; i < words; ++i) {
-      into[i] = std::atomic_ref(from[i]).load(std::memory_order_relaxed);
+    SlabHeader header;
+    header.kind = std::atomic_ref(slab.header().kind).load(std::memory_order_relaxed);
+    header.thread = std::atomic_ref(slab.header().thread).load(std::memory_order_relaxed);
+    header.order = order;
+    header.used = used;
+    std::memset(to, 0, slab_bytes);
+    std::memcpy(to, &header, sizeof header);
+    // Only what `used` covers is written no more.
+    const std::size_t bytes =
+        header.kind == SlabKind::events ? used * sizeof(MemoryEvent) : std::size_t{used};
+    if (bytes > slab_text_bytes) return false;  // replaced by another kind meanwhile
+    auto* const from = reinterpret_cast<std::uint64_t*>(slab.contents());
+    for (std::size_t i = 0; i < bytes / sizeof(std::uint64_t); ++i) {
+      const std::uint64_t word = std::atomic_ref(from[i]).load(std::memory_order_relaxed);
+      std::memcpy(to + sizeof header + i * sizeof word, &word, sizeof word);
     }
     std::atomic_thread_fence(std::memory_order_acquire);
-    if (slab.order().load(std::memory_order_relaxed) != order) return false;
-    reinterpret_cast<SlabHeader*>(to)->used = used;
-    return true;
+    return slab.order().load(std::memory_order_relaxed) == order;
   }
 
   std::byte* const memory_;
@@ -361,14 +400,21 @@ class Recording {
   } catch (const std::bad_alloc&) {
     return 0;
   }
-  [[nodiscard]] std::uint32_t site(const CallSite& site) noexcept {
+  [[nodiscard]] std::uint32_t site(const CallSite& site) noexcept try {
     const std::lock_guard lock(mutex_);
-    if (!append({DefinitionKind::site, 0, 0, last_site_ + 1, site.line, 0}, site.file)) return 0;
-    return ++last_site_;
+    const auto [at, is_new] = sites_.try_emplace({site.file, site.line}, last_site_ + 1);
+    if (!is_new) return at->second;
+    if (append({DefinitionKind::site, 0, 0, last_site_ + 1, site.line, 0}, site.file)) {
+      return ++last_site_;
+    }
+    sites_.erase(at);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 0;
   }
 
-  /// Tells the listeners. Call with the lock of all recordings held.
-  static void tell_listeners(bool is_on) noexcept;
+  /// Call with the lock of all recordings held.
+  static void notify_listeners(bool is_on) noexcept;
   static void add(RecordingListener& listener) noexcept;
   static void remove(RecordingListener& listener) noexcept;
 
@@ -404,8 +450,15 @@ class Recording {
     definition.text_bytes = static_cast<std::uint16_t>(text.size());
     const std::size_t need = definition_bytes(text.size());
     if (!texts_slab_ || texts_used_ + need > slab_text_bytes) {
+      if (definitions_to_lose_ > 0) {
+        --definitions_to_lose_;
+        return false;
+      }
       const std::optional<Slab> claimed = slabs_->claim(SlabKind::definitions, 0);
-      if (!claimed) return false;
+      if (!claimed) {
+        definitions_to_lose_ = events_between_attempts;
+        return false;
+      }
       if (texts_slab_) slabs_->release(*texts_slab_);
       texts_slab_ = claimed;
       texts_used_ = 0;
@@ -424,7 +477,8 @@ class Recording {
   std::array<Numbers, definition_kinds> numbers_ = {};
   Mutex mutex_;
   std::unordered_map<std::string, std::uint32_t> texts_;  // guarded by mutex_, as are those below
-  std::uint32_t last_text_ = 0, last_site_ = 0;
+  std::map<std::pair<const char*, std::uint32_t>, std::uint32_t> sites_;
+  std::uint32_t last_text_ = 0, last_site_ = 0, definitions_to_lose_ = 0;
   std::optional<Slab> texts_slab_;
   std::size_t texts_used_ = 0;
 };
@@ -435,8 +489,7 @@ namespace {
 constinit Mutex recordings_mutex;
 constinit RecordingListener* first_listener = nullptr;  // guarded by recordings_mutex
 
-/// Takes recordings_mutex. A child that is forked meanwhile does not find it taken forever, because
-/// the thread that forks holds it, too.
+/// Locks recordings_mutex. The forking thread locks it before the fork, so the child can unlock it.
 class RecordingsLock {
  public:
   RecordingsLock() noexcept {
@@ -545,7 +598,7 @@ struct ThreadLogOwner {
 Failure already_recording() noexcept {
   return Failure(ErrorCode::invalid_argument,
                  "this process is recording already. Call trace::stop() first.")
-      .with("name", "path");
+      .with("name", "recording");
 }
 
 /// The recording of this process, not of the process that it was forked from.
@@ -560,13 +613,13 @@ Result<void> begin(Result<std::unique_ptr<SlabStore>> slabs, bool is_ring) {
   auto* const ring = is_ring ? static_cast<RingSlabs*>(slabs->get()) : nullptr;
   auto* const made = new Recording(*std::move(slabs), ring);
   current_recording.store(made, std::memory_order_release);
-  Recording::tell_listeners(true);
+  Recording::notify_listeners(true);
   return {};
 }
 
 }  // namespace
 
-void Recording::tell_listeners(bool is_on) noexcept {
+void Recording::notify_listeners(bool is_on) noexcept {
   for (RecordingListener* one = first_listener; one != nullptr; one = one->next_) {
     one->recording_changed(is_on);
   }
@@ -677,7 +730,7 @@ void stop() noexcept {
   Recording* const recording = own_recording();
   if (recording == nullptr) return;
   current_recording.store(nullptr, std::memory_order_release);
-  Recording::tell_listeners(false);
+  Recording::notify_listeners(false);
   recording->slabs().close();
 }
 
@@ -718,9 +771,10 @@ void start_as_configured(const std::string& setting) {
 
 void start_from_environment() {
   static const bool is_done = [] {
-    // Whoever reads the configuration next reports what is wrong with it.
+    // config() reports an invalid configuration to its next caller. A recording of the program is
+    // left alone.
     const Result<const Config*> known = try_config();
-    if (!known || (*known)->trace.empty()) return true;
+    if (!known || (*known)->trace.empty() || own_recording() != nullptr) return true;
     start_as_configured((*known)->trace);
     std::atexit(stop);
     return true;
@@ -729,6 +783,7 @@ void start_from_environment() {
 }
 
 void dump_after_failure() noexcept {
+  constexpr std::uint64_t max_pause_ns = 60'000'000'000;
   static constinit std::atomic<std::uint64_t> next_ns = 0, pause_ns = 1'000'000'000;
   Recording* const recording = own_recording();
   if (recording == nullptr || recording->ring() == nullptr || failure_path().empty()) return;
@@ -737,7 +792,7 @@ void dump_after_failure() noexcept {
   if (now < due) return;
   const std::uint64_t pause = pause_ns.load(std::memory_order_relaxed);
   if (!next_ns.compare_exchange_strong(due, now + pause)) return;  // another thread writes
-  pause_ns.store(2 * pause, std::memory_order_relaxed);
+  pause_ns.store(std::min(2 * pause, max_pause_ns), std::memory_order_relaxed);
   static_cast<void>(try_dump(failure_path()));
 }
 

@@ -68,11 +68,11 @@ void record(EventKind kind, const EventFacts& facts) noexcept;
 void start_from_environment();
 
 /// Writes the ring to the file that TERN_TRACE names, if there is one, because a request failed.
-/// The pauses between two writes double each time, so that a program that lives with failed
-/// requests is not slowed down.
+/// The pauses between two writes double each time, up to a minute, so that a program that lives
+/// with failed requests is not slowed down.
 void dump_after_failure() noexcept;
 
-/// Is told when recording starts and stops.
+/// Is notified when recording starts and stops.
 class RecordingListener {
  public:
   RecordingListener(const RecordingListener&) = delete;

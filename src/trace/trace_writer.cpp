@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/file_failure.hpp"
 #include "core/file_limit_signal.hpp"
 #include "core/no_host_memory.hpp"
 #include "core/process.hpp"
@@ -32,17 +33,6 @@ using namespace trace_format;
 constexpr std::size_t usual_chunk_bytes = 16 << 10;
 /// Maximum size of the gap record and the end of the trace, which are always written.
 constexpr std::size_t reserve_bytes = 128;
-
-Failure file_failure(const std::string& path, const char* call, int code) noexcept {
-  char buffer[128] = "";
-  // The GNU version returns a text that may or may not be in the buffer.
-  const char* why = strerror_r(code, buffer, sizeof buffer);
-  return Failure(ErrorCode::file)
-      .with("call", call)
-      .with("os_code", static_cast<std::uint64_t>(code))
-      .with("why", why)
-      .with("path", path);
-}
 
 struct StringHash {
   using is_transparent = void;

@@ -237,7 +237,7 @@ class LargePage(Page):
         block = self.sample.blocks[index]
         point = self.js("return ternReport.mapPoint(arguments[0], arguments[1], 1)",
                         (block[0] + self.sample.facts["duration"]) / 2, block[3] + block[2] // 2)
-        self.assertIn("never freed", self.hover("map", point["x"], point["y"]))
+        self.assertIn("not freed", self.hover("map", point["x"], point["y"]))
 
 
 class SmallPage(Page):

@@ -309,7 +309,7 @@ class Report(unittest.TestCase):
         self.assertRegex(run.stdout, r"run\.trace: \d+ events in .*, recorded by tern \(process \d+\)\n")
         self.assertRegex(run.stdout, r"sim:0: at .* were live of .* held: ")
         self.assertIn("tour.cpp:", run.stdout)
-        self.assertIn("Every block was freed.", run.stdout)
+        self.assertIn("Every block of the recording was freed.", run.stdout)
         self.assertNotIn("note:", run.stdout)
 
     def test_writes_a_page(self):
@@ -343,11 +343,19 @@ class Report(unittest.TestCase):
             self.assertEqual(tern("report", str(path)).returncode, 0, path)
 
     def test_what_cannot_be_read_or_written_is_a_sentence(self):
-        for path, sentence in ((self.folder / "none", "open failed"), (pathlib.Path(TERN), "is no memory trace")):
+        for path, sentence in ((self.folder / "none", "open failed"), (pathlib.Path(TERN), "is not a memory trace")):
             run = tern("report", str(path))
             self.assertEqual(run.returncode, 2)
             self.assertRegex(run.stderr, rf"^tern report: .*{sentence}.*\n$")
         self.record(self.trace)
+        run = tern("report", self.trace, "-o", self.trace)
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("is the recording", run.stderr)
+        with open("/dev/full", "w") as full:
+            run = subprocess.run([TERN, "report", self.trace], stdout=full, stderr=subprocess.PIPE, text=True,
+                                 check=False)
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("could not be written", run.stderr)
         run = tern("report", self.trace, "-o", str(self.folder / "no" / "page.html"))
         self.assertEqual(run.returncode, 2)
         self.assertIn("could not be written", run.stderr)

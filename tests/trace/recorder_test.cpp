@@ -92,6 +92,47 @@ TEST_F(Recorder, ReadsWhatWasWritten) {
   EXPECT_EQ(trace.find(DefinitionKind::tag, 65000), nullptr);
 }
 
+TEST_F(Recorder, DefinesALineOnceForAllThreads) {
+  start(path());
+  const CallSite site = CallSite::here();
+  for (int i = 0; i < 4; ++i) {
+    test::Thread([&] { record(EventKind::free, {.site = site}); }).join();
+  }
+  stop();
+  const MemoryTrace trace = read();
+  ASSERT_EQ(trace.events.size(), 4u);
+  for (const MemoryEvent& one : trace.events) EXPECT_EQ(one.site, trace.events[0].site);
+}
+
+TEST_F(Recorder, ClosesItsFileAndReturnsTheMemoryOfARing) {
+  const auto open_files = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  const auto before = open_files();
+  for (int i = 0; i < 20; ++i) {
+    start(path());
+    put(1);
+    stop();
+  }
+  EXPECT_EQ(open_files(), before);
+  EXPECT_EQ(read().events.size(), 1u) << "the file of the last recording";
+}
+
+TEST_F(Recorder, AThreadMayRecordWhileTheFileIsReplaced) {
+  std::atomic<bool> is_over = false;
+  test::Thread recording([&] {
+    while (!is_over) put(1);
+  });
+  bool is_started = true;
+  for (int i = 0; is_started && i < 200; ++i) {
+    is_started = bool(try_start(path()));
+    put(2);
+    stop();
+  }
+  is_over = true;
+  EXPECT_TRUE(is_started);
+}
+
 TEST_F(Recorder, RecordsNothingWithoutAStart) {
   EXPECT_FALSE(is_recording());
   put(1);

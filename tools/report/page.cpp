@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tools/report/page_parts.hpp"
-#include "tools/report/story.hpp"
+#include "tools/report/trace_summary.hpp"
 
 namespace tern::tools {
 namespace {
@@ -95,9 +95,9 @@ class Columns {
   json places_ = json::object();
 };
 
-json shares_of(const std::vector<Story::Share>& shares, bool has_sites) {
+json shares_of(const std::vector<TraceSummary::Share>& shares, bool has_sites) {
   json all = json::array();
-  for (const Story::Share& one : shares) {
+  for (const TraceSummary::Share& one : shares) {
     json share = {{"tag", one.tag}, {"bytes", one.bytes}, {"blocks", one.blocks}};
     if (has_sites) share["site"] = one.site;
     all.push_back(std::move(share));
@@ -105,26 +105,26 @@ json shares_of(const std::vector<Story::Share>& shares, bool has_sites) {
   return all;
 }
 
-json facts_of(const Story& story) {
-  json facts = {{"title", story.title},       {"program", story.program},
-                {"process", story.process},   {"started", story.started},
-                {"duration", story.duration}, {"events", story.events},
-                {"lost", story.lost},         {"is_complete", story.is_complete},
-                {"notes", story.notes},       {"tags", story.tags},
-                {"sites", story.sites},       {"kernels", story.kernels}};
+json facts_of(const TraceSummary& summary) {
+  json facts = {{"title", summary.title},       {"program", summary.program},
+                {"process", summary.process},   {"started", summary.started},
+                {"duration", summary.duration}, {"events", summary.events},
+                {"lost", summary.lost},         {"is_complete", summary.is_complete},
+                {"notes", summary.notes},       {"tags", summary.tags},
+                {"sites", summary.sites},       {"kernels", summary.kernels}};
   const auto list = [&](const char* name) -> json& { return facts[name] = json::array(); };
   json& devices = list("devices");
-  for (const std::string& one : story.devices) devices.push_back({{"name", one}});
+  for (const std::string& one : summary.devices) devices.push_back({{"name", one}});
   json& resources = list("resources");
-  for (const Story::Resource& one : story.resources) {
+  for (const TraceSummary::Resource& one : summary.resources) {
     resources.push_back({{"name", one.name}, {"device", one.device}});
   }
   json& streams = list("streams");
-  for (const Story::Stream& one : story.streams) {
+  for (const TraceSummary::Stream& one : summary.streams) {
     streams.push_back({{"name", one.name}, {"device", one.device}});
   }
   json& peaks = list("peaks");
-  for (const Story::Peak& one : story.peaks) {
+  for (const TraceSummary::Peak& one : summary.peaks) {
     peaks.push_back({{"device", one.device},
                      {"time", one.time},
                      {"live", one.live},
@@ -134,7 +134,7 @@ json facts_of(const Story& story) {
                      {"text", one.text}});
   }
   json& refusals = list("refusals");
-  for (const Story::Refusal& one : story.refusals) {
+  for (const TraceSummary::Refusal& one : summary.refusals) {
     refusals.push_back({{"time", one.time},
                         {"device", one.device},
                         {"resource", one.resource},
@@ -148,7 +148,7 @@ json facts_of(const Story& story) {
                         {"tags", shares_of(one.tags, false)}});
   }
   json& leaks = list("leaks");
-  for (const Story::Leak& one : story.leaks) {
+  for (const TraceSummary::Leak& one : summary.leaks) {
     leaks.push_back({{"device", one.device},
                      {"tag", one.tag},
                      {"site", one.site},
@@ -156,10 +156,10 @@ json facts_of(const Story& story) {
                      {"blocks", one.blocks}});
   }
   json& transfers = list("transfers");
-  for (std::size_t i = 0; i < Story::directions; ++i) {
-    const Story::Transfers& one = story.transfers[i];
+  for (std::size_t i = 0; i < TraceSummary::directions; ++i) {
+    const TraceSummary::Transfers& one = summary.transfers[i];
     if (one.calls == 0) continue;
-    transfers.push_back({{"direction", name(static_cast<Story::Direction>(i))},
+    transfers.push_back({{"direction", name(static_cast<TraceSummary::Direction>(i))},
                          {"calls", one.calls},
                          {"bytes", one.bytes},
                          {"busy", one.busy}});
@@ -172,24 +172,24 @@ auto field(M T::*member) {
   return [member](const T& row) { return static_cast<std::uint64_t>(row.*member); };
 }
 
-Columns columns_of(const Story& story) {
+Columns columns_of(const TraceSummary& summary) {
   using enum Columns::Coding;
   Columns columns;
-  using Block = Story::Block;
-  columns.add("block_begin", story.blocks, field(&Block::begin), delta);
-  columns.add("block_life", story.blocks, [](const Block& one) {
-    return one.end == Story::never ? 0 : one.end - std::min(one.begin, one.end) + 1;
+  using Block = TraceSummary::Block;
+  columns.add("block_begin", summary.blocks, field(&Block::begin), delta);
+  columns.add("block_life", summary.blocks, [](const Block& one) {
+    return one.end == TraceSummary::never ? 0 : one.end - std::min(one.begin, one.end) + 1;
   });
   columns.add(
-      "block_address", story.blocks, [](const Block& one) { return one.address / 256; }, zigzag);
+      "block_address", summary.blocks, [](const Block& one) { return one.address / 256; }, zigzag);
   // Most blocks are like many others.
   const auto kind_of = [](const Block& one) {
     return std::tuple(one.bytes, one.tag, one.stream, one.free_stream, one.site, one.free_site,
                       one.resource);
   };
-  std::map<decltype(kind_of(story.blocks[0])), std::size_t> known;
+  std::map<decltype(kind_of(summary.blocks[0])), std::size_t> known;
   std::vector<const Block*> kinds;
-  columns.add("block_kind", story.blocks, [&](const Block& one) {
+  columns.add("block_kind", summary.blocks, [&](const Block& one) {
     const auto [at, is_new] = known.try_emplace(kind_of(one), kinds.size());
     if (is_new) kinds.push_back(&one);
     return at->second;
@@ -205,36 +205,36 @@ Columns columns_of(const Story& story) {
   add_kind("kind_site", &Block::site);
   add_kind("kind_free_site", &Block::free_site);
   add_kind("kind_resource", &Block::resource);
-  using Hold = Story::Hold;
-  columns.add("hold_time", story.holds, field(&Hold::time), delta);
-  columns.add("hold_resource", story.holds, field(&Hold::resource));
-  columns.add("hold_bytes", story.holds, field(&Hold::bytes));
-  using Copy = Story::Copy;
-  columns.add("copy_time", story.copies, field(&Copy::time), delta);
-  columns.add("copy_took", story.copies,
+  using Hold = TraceSummary::Hold;
+  columns.add("hold_time", summary.holds, field(&Hold::time), delta);
+  columns.add("hold_resource", summary.holds, field(&Hold::resource));
+  columns.add("hold_bytes", summary.holds, field(&Hold::bytes));
+  using Copy = TraceSummary::Copy;
+  columns.add("copy_time", summary.copies, field(&Copy::time), delta);
+  columns.add("copy_took", summary.copies,
               [](const Copy& one) { return one.took == 0 ? 0 : one.took + 1; });
-  columns.add("copy_bytes", story.copies, field(&Copy::bytes));
-  columns.add("copy_direction", story.copies, field(&Copy::direction));
-  columns.add("copy_stream", story.copies, field(&Copy::stream));
-  columns.add("copy_site", story.copies, field(&Copy::site));
-  columns.add("copy_tag", story.copies, field(&Copy::tag));
-  using Launch = Story::Launch;
-  columns.add("launch_time", story.launches, field(&Launch::time), delta);
-  columns.add("launch_stream", story.launches, field(&Launch::stream));
-  columns.add("launch_kernel", story.launches, field(&Launch::kernel));
-  columns.add("launch_site", story.launches, field(&Launch::site));
-  using Wait = Story::Wait;
-  columns.add("wait_time", story.waits, field(&Wait::time), delta);
-  columns.add("wait_took", story.waits, field(&Wait::took));
-  columns.add("wait_stream", story.waits, field(&Wait::stream));
-  columns.add("wait_for", story.waits, field(&Wait::waits_for));
-  columns.add("wait_site", story.waits, field(&Wait::site));
-  using Range = Story::Range;
-  columns.add("range_begin", story.ranges, field(&Range::begin), delta);
-  columns.add("range_took", story.ranges, field(&Range::took));
-  columns.add("range_depth", story.ranges, field(&Range::depth));
-  columns.add("range_thread", story.ranges, field(&Range::thread));
-  columns.add("range_name", story.ranges, field(&Range::name));
+  columns.add("copy_bytes", summary.copies, field(&Copy::bytes));
+  columns.add("copy_direction", summary.copies, field(&Copy::direction));
+  columns.add("copy_stream", summary.copies, field(&Copy::stream));
+  columns.add("copy_site", summary.copies, field(&Copy::site));
+  columns.add("copy_tag", summary.copies, field(&Copy::tag));
+  using Launch = TraceSummary::Launch;
+  columns.add("launch_time", summary.launches, field(&Launch::time), delta);
+  columns.add("launch_stream", summary.launches, field(&Launch::stream));
+  columns.add("launch_kernel", summary.launches, field(&Launch::kernel));
+  columns.add("launch_site", summary.launches, field(&Launch::site));
+  using Wait = TraceSummary::Wait;
+  columns.add("wait_time", summary.waits, field(&Wait::time), delta);
+  columns.add("wait_took", summary.waits, field(&Wait::took));
+  columns.add("wait_stream", summary.waits, field(&Wait::stream));
+  columns.add("wait_for", summary.waits, field(&Wait::waits_for));
+  columns.add("wait_site", summary.waits, field(&Wait::site));
+  using Range = TraceSummary::Range;
+  columns.add("range_begin", summary.ranges, field(&Range::begin), delta);
+  columns.add("range_took", summary.ranges, field(&Range::took));
+  columns.add("range_depth", summary.ranges, field(&Range::depth));
+  columns.add("range_thread", summary.ranges, field(&Range::thread));
+  columns.add("range_name", summary.ranges, field(&Range::name));
   return columns;
 }
 
@@ -245,9 +245,9 @@ void replace_first(std::string& text, std::string_view marker, std::string_view 
 
 }  // namespace
 
-std::string page_report(const Story& story) {
-  const Columns columns = columns_of(story);
-  json facts = facts_of(story);
+std::string page_report(const TraceSummary& summary) {
+  const Columns columns = columns_of(summary);
+  json facts = facts_of(summary);
   facts["columns"] = columns.places();
   std::string page(page_html);
   // The facts last: a text of the trace may be a marker. Base64 has no @.

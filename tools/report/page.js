@@ -23,7 +23,7 @@ const MAX_LANES = 64;        // a canvas has a maximum height
 const FIRST_ROWS = 12;       // rows of a table before "Show all"
 const EDGE = 0x40000000;     // marks a pixel at the edge of a block in the map
 const DIRECTIONS = ['to the device', 'to the host', 'within a device', 'between devices',
-                    'within the host'];
+                    'other memory'];
 const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';
 const MONO = '11px ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace';
 
@@ -1125,7 +1125,7 @@ function blockRows(index) {
     ['Tag', block.tag],
     ['Size', `${formatBytes(block.bytes)} (${formatCount(block.bytes)} bytes)`],
     ['Allocated at', block.site],
-    ['Freed at', block.freeSite ?? 'never freed'],
+    ['Freed at', block.freeSite ?? 'not freed'],
     ['Stream', block.freeSite === null || block.freeStream === block.stream
         ? block.stream : `${block.stream}, freed on ${block.freeStream}`],
     ['Begin', formatTime(block.begin, 6)],
@@ -1803,7 +1803,7 @@ function showLargestBlocks() {
      show: (row) => element('button', {type: 'button', title: 'Show this block in the map',
          onclick: () => selectBlock(row.block)}, formatBytes(blocks.bytes[row.block]))},
     tagColumn(), siteColumn('Allocated at'),
-    {label: 'Freed at', value: (row) => blockFacts(row.block).freeSite ?? 'never freed'},
+    {label: 'Freed at', value: (row) => blockFacts(row.block).freeSite ?? 'not freed'},
     {label: 'Stream', value: (row) => streamName(blocks.stream[row.block])},
     numberColumn('Begin', (row) => blocks.begin[row.block], (value) => formatTime(value, 6)),
     numberColumn('Life', (row) => blocks.end[row.block] - blocks.begin[row.block],
@@ -1881,7 +1881,7 @@ function showHeader() {
     ['Blocks', formatCount(model.blocks.count)],
     ['Lost events', formatCount(facts.lost), facts.lost > 0],
     ['Refused requests', formatCount(facts.refusals.length), facts.refusals.length > 0],
-    ['Never freed', formatBytes(facts.leaks.reduce((sum, row) => sum + row.bytes, 0))],
+    ['Not freed', formatBytes(facts.leaks.reduce((sum, row) => sum + row.bytes, 0))],
   ];
   byId('figures').replaceChildren(...figures.map(([name, value, isBad]) =>
       element('div', isBad ? {class: 'bad'} : {}, element('dt', {}, name),

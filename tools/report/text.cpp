@@ -3,41 +3,67 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
 #include <map>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "tern/core/bytes.hpp"
-#include "tools/report/story.hpp"
+#include "tools/report/trace_summary.hpp"
 
 namespace tern::tools {
 namespace {
 
 constexpr std::size_t max_rows = 12;
 
-/// Control characters of a trace must not reach the terminal.
+/// Returns the bytes of the UTF-8 character at the beginning of the text, and its code point. An
+/// invalid byte is a character of its own, with the code point 0.
+std::pair<std::size_t, std::uint32_t> first_character(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (byte(0) < 0x80) return {1, byte(0)};
+  const std::size_t length = byte(0) >= 0xF0 ? 4 : byte(0) >= 0xE0 ? 3 : 2;
+  if (byte(0) < 0xC2 || byte(0) > 0xF4 || length > text.size()) return {1, 0};
+  std::uint32_t point = byte(0) & (0xFFU >> (length + 1));
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return {1, 0};
+    point = point << 6 | (byte(i) & 0x3FU);
+  }
+  return {length, point};
+}
+
+/// Control characters of a trace must not reach the terminal, nor must characters that change the
+/// direction of the text.
 std::string plain(std::string_view text) {
-  std::string safe(text);
-  std::ranges::replace_if(
-      safe, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }, ' ');
+  std::string safe;
+  while (!text.empty()) {
+    const auto [bytes, point] = first_character(text);
+    const bool is_control = point < 0x20 || (point >= 0x7F && point < 0xA0);
+    const bool is_direction = point == 0x061C || point == 0x200E || point == 0x200F ||
+                              (point >= 0x202A && point <= 0x202E) ||
+                              (point >= 0x2066 && point <= 0x2069);
+    safe += is_control || is_direction ? std::string_view(" ") : text.substr(0, bytes);
+    text.remove_prefix(bytes);
+  }
   return safe;
 }
 
 class Text {
  public:
-  explicit Text(const Story& story) : story_(story) {}
+  explicit Text(const TraceSummary& summary) : summary_(summary) {}
 
   std::string write() {
-    add("{}: {} events in {}", plain(story_.title), story_.events, time_text(story_.duration));
-    if (!story_.program.empty()) {
-      add(", recorded by {} (process {})", plain(story_.program), story_.process);
+    add("{}: {} events in {}", plain(summary_.title), summary_.events,
+        time_text(summary_.duration));
+    if (!summary_.program.empty()) {
+      add(", recorded by {} (process {})", plain(summary_.program), summary_.process);
     }
     add("\n");
-    for (const std::string& note : story_.notes) add("  note: {}\n", plain(note));
-    for (const Story::Peak& peak : story_.peaks) add_peak(peak);
+    for (const std::string& note : summary_.notes) add("  note: {}\n", plain(note));
+    for (const TraceSummary::Peak& peak : summary_.peaks) add_peak(peak);
     add_refusals();
     add_leaks();
     add_transfers();
@@ -56,30 +82,30 @@ class Text {
            static_cast<double>(std::max<std::uint64_t>(whole, 1));
   }
 
-  void add_peak(const Story::Peak& peak) {
+  void add_peak(const TraceSummary::Peak& peak) {
     add("\n{}\n", plain(peak.text));
     add("  {:>6} {:>10} {:>8}  {:<20} {}\n", "share", "bytes", "blocks", "tag", "allocated at");
     const std::size_t shown = std::min(peak.sites.size(), max_rows);
     for (std::size_t i = 0; i < shown; ++i) {
-      const Story::Share& one = peak.sites[i];
+      const TraceSummary::Share& one = peak.sites[i];
       add("  {:>4.0f} % {:>10} {:>8}  {:<20} {}\n", percent(one.bytes, peak.live),
-          format_bytes(one.bytes), one.blocks, plain(story_.tags[one.tag]),
-          plain(story_.sites[one.site]));
+          format_bytes(one.bytes), one.blocks, plain(summary_.tags[one.tag]),
+          plain(summary_.sites[one.site]));
     }
     if (shown < peak.sites.size()) add("  ... and {} more lines\n", peak.sites.size() - shown);
   }
   /// Requests of one line that were refused for the same reason are one row: a program that evicts
   /// or waits makes many.
   void add_refusals() {
-    if (story_.refusals.empty()) {
+    if (summary_.refusals.empty()) {
       add("\nNo request was refused.\n");
       return;
     }
     std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::string>,
-             std::pair<const Story::Refusal*, std::size_t>>
+             std::pair<const TraceSummary::Refusal*, std::size_t>>
         rows;
-    std::vector<const std::pair<const Story::Refusal*, std::size_t>*> order;
-    for (const Story::Refusal& one : story_.refusals) {
+    std::vector<const std::pair<const TraceSummary::Refusal*, std::size_t>*> order;
+    for (const TraceSummary::Refusal& one : summary_.refusals) {
       const auto [at, is_new] =
           rows.try_emplace({one.device, one.tag, one.site, one.error}, &one, 0);
       ++at->second.second;
@@ -90,63 +116,64 @@ class Text {
     for (std::size_t i = 0; i < shown; ++i) add_refusal(*order[i]->first, order[i]->second);
     if (shown < order.size()) add("  ... and {} more rows\n", order.size() - shown);
   }
-  void add_refusal(const Story::Refusal& one, std::size_t times) {
+  void add_refusal(const TraceSummary::Refusal& one, std::size_t times) {
     add("  {:>9}  {} for {} on {} at {}: {}", time_text(one.time), format_bytes(one.bytes),
-        plain(story_.tags[one.tag]), plain(story_.devices[one.device]),
-        plain(story_.sites[one.site]), plain(one.error));
+        plain(summary_.tags[one.tag]), plain(summary_.devices[one.device]),
+        plain(summary_.sites[one.site]), plain(one.error));
     if (times > 1) add(", {} times", times);
     add("; {} were live", format_bytes(one.live));
     if (one.held > 0) add(" of {} held", format_bytes(one.held));
     for (std::size_t k = 0; k < std::min<std::size_t>(one.tags.size(), 3); ++k) {
       add("{} {} {}", k == 0 ? ":" : ",", format_bytes(one.tags[k].bytes),
-          plain(story_.tags[one.tags[k].tag]));
+          plain(summary_.tags[one.tags[k].tag]));
     }
     add("\n");
   }
   void add_leaks() {
-    if (story_.leaks.empty()) {
-      add("\nEvery block was freed.\n");
+    if (summary_.leaks.empty()) {
+      add("\nEvery block of the recording was freed.\n");
       return;
     }
-    add("\nNever freed:\n  {:>10} {:>8}  {:<12} {:<20} {}\n", "bytes", "blocks", "device", "tag",
-        "allocated at");
-    const std::size_t shown = std::min(story_.leaks.size(), max_rows);
+    add("\nNot freed when the recording ended:\n  {:>10} {:>8}  {:<12} {:<20} {}\n", "bytes",
+        "blocks", "device", "tag", "allocated at");
+    const std::size_t shown = std::min(summary_.leaks.size(), max_rows);
     for (std::size_t i = 0; i < shown; ++i) {
-      const Story::Leak& one = story_.leaks[i];
+      const TraceSummary::Leak& one = summary_.leaks[i];
       add("  {:>10} {:>8}  {:<12} {:<20} {}\n", format_bytes(one.bytes), one.blocks,
-          plain(story_.devices[one.device]), plain(story_.tags[one.tag]),
-          plain(story_.sites[one.site]));
+          plain(summary_.devices[one.device]), plain(summary_.tags[one.tag]),
+          plain(summary_.sites[one.site]));
     }
-    if (shown < story_.leaks.size()) add("  ... and {} more lines\n", story_.leaks.size() - shown);
+    if (shown < summary_.leaks.size())
+      add("  ... and {} more lines\n", summary_.leaks.size() - shown);
   }
   void add_transfers() {
     bool has_any = false;
-    for (std::size_t i = 0; i < Story::directions; ++i) {
-      const Story::Transfers& one = story_.transfers[i];
+    for (std::size_t i = 0; i < TraceSummary::directions; ++i) {
+      const TraceSummary::Transfers& one = summary_.transfers[i];
       if (one.calls == 0) continue;
       if (!has_any) add("\nCopies:\n");
       has_any = true;
-      add("  {:<16} {:>10} in {} copies\n", name(static_cast<Story::Direction>(i)),
+      add("  {:<16} {:>10} in {} copies\n", name(static_cast<TraceSummary::Direction>(i)),
           format_bytes(one.bytes), one.calls);
     }
   }
   void add_moves() {
-    if (!story_.moves.empty()) add("\nUnified buffers moved:\n");
-    for (const Story::Moves& one : story_.moves) {
+    if (!summary_.moves.empty()) add("\nUnified buffers moved:\n");
+    for (const TraceSummary::Moves& one : summary_.moves) {
       add("  {:<16} {:>10} in {} moves\n", one.reason, format_bytes(one.bytes), one.calls);
     }
-    if (story_.evictions.calls > 0) {
-      add("  {} copies with {} were evicted.\n", story_.evictions.calls,
-          format_bytes(story_.evictions.sum));
+    if (summary_.evictions.calls > 0) {
+      add("  {} copies with {} were evicted.\n", summary_.evictions.calls,
+          format_bytes(summary_.evictions.sum));
     }
   }
   void add_waits() {
-    if (story_.budget_waits.calls > 0) {
-      add("\nRequests waited for their budget {} times, {} together.\n", story_.budget_waits.calls,
-          time_text(story_.budget_waits.sum));
+    if (summary_.budget_waits.calls > 0) {
+      add("\nRequests waited for their budget {} times, {} together.\n",
+          summary_.budget_waits.calls, time_text(summary_.budget_waits.sum));
     }
     std::uint64_t host_waits = 0, waited = 0, between = 0;
-    for (const Story::Wait& one : story_.waits) {
+    for (const TraceSummary::Wait& one : summary_.waits) {
       if (one.stream != 0) {
         ++between;
       } else {
@@ -159,12 +186,12 @@ class Text {
         host_waits, time_text(waited), between);
   }
 
-  const Story& story_;
+  const TraceSummary& summary_;
   std::string text_;
 };
 
 }  // namespace
 
-std::string text_report(const Story& story) { return Text(story).write(); }
+std::string text_report(const TraceSummary& summary) { return Text(summary).write(); }
 
 }  // namespace tern::tools

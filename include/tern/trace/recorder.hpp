@@ -10,10 +10,10 @@
 // events in memory instead, and trace::dump() writes them to a file: for programs that run for
 // days. Recorded are requests, frees, refusals and growth of resources, waits for budgets, copies,
 // fills, launches and waits of streams, waits of the host, and moves of unified buffers, each with
-// its time, tag and call site.
+// its time and, where known, its tag and call site.
 //
 // An event costs 50 to 100 ns in a ring, and more in a file, whose pages the kernel has to provide.
-// Threads share no lock, and recording never waits for the disk. An event that cannot be recorded
+// Threads share no lock, and an event makes no write call. An event that cannot be recorded
 // (the disk is full, the host has no memory) is lost and counted; the program goes on. The file is
 // complete up to the last event if the process is killed. Thread-safe. In a forked child, nothing
 // is recorded until the child starts a recording itself.

@@ -121,7 +121,8 @@ Pool::Pool(const Resource& owner, Device device, const PoolOptions& options)
 void Pool::recording_changed(bool is_on) noexcept {
   is_plain_.store(!is_on && !wants_notes_ && !host_shares_ && !poisoning_.is_on(),
                   std::memory_order_relaxed);
-  if (is_on) record_now();
+  // A forked child takes no lock of the pool.
+  if (is_on && !is_forked()) record_now();
 }
 
 Pool::~Pool() {

@@ -1,6 +1,6 @@
 // What a report says about a run agrees with the counters of the library, to the byte.
 
-#include "tools/report/story.hpp"
+#include "tools/report/trace_summary.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -26,24 +26,25 @@
 namespace tern::tools {
 namespace {
 
-class StoryOf : public testing::Test {
+class SummaryOf : public testing::Test {
  protected:
-  StoryOf() {
-    path_ = (std::filesystem::temp_directory_path() / ("tern_story_" + std::to_string(getpid())))
+  SummaryOf() {
+    path_ = (std::filesystem::temp_directory_path() / ("tern_summary_" + std::to_string(getpid())))
                 .string();
     trace::start(path_);
   }
-  ~StoryOf() override {
+  ~SummaryOf() override {
     trace::stop();
     std::filesystem::remove(path_);
   }
-  [[nodiscard]] Story story() const {
+  [[nodiscard]] TraceSummary summary() const {
     trace::stop();
-    return Story(trace::MemoryTrace::try_read(path_).value(), "run.trace");
+    return TraceSummary(trace::MemoryTrace::try_read(path_).value(), "run.trace");
   }
-  [[nodiscard]] static const Story::Peak& peak_on(const Story& story, std::string_view device) {
-    for (const Story::Peak& one : story.peaks) {
-      if (story.devices[one.device] == device) return one;
+  [[nodiscard]] static const TraceSummary::Peak& peak_on(const TraceSummary& summary,
+                                                         std::string_view device) {
+    for (const TraceSummary::Peak& one : summary.peaks) {
+      if (summary.devices[one.device] == device) return one;
     }
     throw std::runtime_error("the device has no peak");
   }
@@ -70,24 +71,24 @@ std::vector<Block> run_random(Resource& resource, StreamRef stream, unsigned see
   return live;
 }
 
-class StoryOfDevice : public StoryOf, public testing::WithParamInterface<const char*> {};
+class SummaryOfDevice : public SummaryOf, public testing::WithParamInterface<const char*> {};
 
-TEST_P(StoryOfDevice, ARandomProgramAgreesWithTheCounters) {
+TEST_P(SummaryOfDevice, ARandomProgramAgreesWithTheCounters) {
   const Device device = open_device(GetParam());
   PoolResource pool(device);
   const Stream stream(device);
   const std::vector<Block> live = run_random(pool, stream, 5, 2000);
   const Statistics counted = pool.statistics();
-  const Story seen = story();
-  const Story::Peak& peak = peak_on(seen, device.spec());
+  const TraceSummary seen = summary();
+  const TraceSummary::Peak& peak = peak_on(seen, device.spec());
   EXPECT_EQ(peak.live, counted.peak_live_bytes);
   std::uint64_t leaked = 0, blocks = 0, at_peak = 0, held = 0;
-  for (const Story::Leak& one : seen.leaks) {
+  for (const TraceSummary::Leak& one : seen.leaks) {
     leaked += one.bytes;
     blocks += one.blocks;
   }
-  for (const Story::Share& one : peak.tags) at_peak += one.bytes;
-  for (const Story::Hold& one : seen.holds) held = one.bytes;
+  for (const TraceSummary::Share& one : peak.tags) at_peak += one.bytes;
+  for (const TraceSummary::Hold& one : seen.holds) held = one.bytes;
   EXPECT_EQ(leaked, counted.live_bytes);
   EXPECT_EQ(blocks, counted.live_blocks);
   EXPECT_EQ(at_peak, peak.live);
@@ -96,10 +97,10 @@ TEST_P(StoryOfDevice, ARandomProgramAgreesWithTheCounters) {
   EXPECT_TRUE(seen.notes.empty());
   for (const Block& block : live) pool.deallocate(block, stream);
 }
-INSTANTIATE_TEST_SUITE_P(Devices, StoryOfDevice,
+INSTANTIATE_TEST_SUITE_P(Devices, SummaryOfDevice,
                          testing::Values("host", "sim", "cuda:0?driver=sim"));
 
-TEST_F(StoryOf, ThreadsAgreeWithTheCounters) {
+TEST_F(SummaryOf, ThreadsAgreeWithTheCounters) {
   const Device device = open_device("host");
   PoolResource pool(device);
   {
@@ -112,16 +113,16 @@ TEST_F(StoryOf, ThreadsAgreeWithTheCounters) {
     }
   }
   const Statistics counted = pool.statistics();
-  const Story seen = story();
+  const TraceSummary seen = summary();
   EXPECT_EQ(seen.blocks.size(), counted.requests);
   EXPECT_TRUE(seen.leaks.empty());
-  // No two live blocks overlap in the story: frees come before the next use of their memory.
-  std::map<std::uint64_t, const Story::Block*> live;
-  std::vector<const Story::Block*> by_end;
-  for (const Story::Block& one : seen.blocks) by_end.push_back(&one);
-  std::ranges::stable_sort(by_end, {}, &Story::Block::end);
+  // No two live blocks overlap in the summary: frees come before the next use of their memory.
+  std::map<std::uint64_t, const TraceSummary::Block*> live;
+  std::vector<const TraceSummary::Block*> by_end;
+  for (const TraceSummary::Block& one : seen.blocks) by_end.push_back(&one);
+  std::ranges::stable_sort(by_end, {}, &TraceSummary::Block::end);
   std::size_t ended = 0;
-  for (const Story::Block& one : seen.blocks) {
+  for (const TraceSummary::Block& one : seen.blocks) {
     for (; ended < by_end.size() && by_end[ended]->end <= one.begin; ++ended) {
       const auto at = live.find(by_end[ended]->address);
       if (at != live.end() && at->second == by_end[ended]) live.erase(at);
@@ -131,14 +132,14 @@ TEST_F(StoryOf, ThreadsAgreeWithTheCounters) {
       ASSERT_LE(one.address + one.bytes, after->first);
     }
     if (after != live.begin()) {
-      const Story::Block& before = *std::prev(after)->second;
+      const TraceSummary::Block& before = *std::prev(after)->second;
       ASSERT_LE(before.address + before.bytes, one.address);
     }
     live[one.address] = &one;
   }
 }
 
-TEST_F(StoryOf, CopiesAgreeWithTheTransferCounts) {
+TEST_F(SummaryOf, CopiesAgreeWithTheTransferCounts) {
   const Device device = open_device("sim");
   const TransferCounts before = transfer_counts();
   {
@@ -151,8 +152,8 @@ TEST_F(StoryOf, CopiesAgreeWithTheTransferCounts) {
     }
   }
   const TransferCounts moved = transfer_counts() - before;
-  const Story seen = story();
-  using enum Story::Direction;
+  const TraceSummary seen = summary();
+  using enum TraceSummary::Direction;
   const auto& in = seen.transfers[static_cast<std::size_t>(to_device)];
   const auto& out = seen.transfers[static_cast<std::size_t>(to_host)];
   EXPECT_EQ(in.bytes, moved.host_to_device().bytes);
@@ -161,7 +162,7 @@ TEST_F(StoryOf, CopiesAgreeWithTheTransferCounts) {
   EXPECT_EQ(out.calls, moved.device_to_host().copies);
 }
 
-TEST_F(StoryOf, ARefusalNamesWhatWasLive) {
+TEST_F(SummaryOf, ARefusalNamesWhatWasLive) {
   const Device device = open_device("sim");
   PoolResource pool(device, {.limit_bytes = 8 * mib});
   const Stream stream(device);
@@ -170,9 +171,9 @@ TEST_F(StoryOf, ARefusalNamesWhatWasLive) {
   const auto budget = Budget::make("small", BudgetLimit::bytes(1 * mib));
   BudgetResource budgeted(std::make_shared<DirectResource>(device), budget);
   EXPECT_FALSE(budgeted.try_allocate({.bytes = 2 * mib, .tag = "batch"}));
-  const Story seen = story();
+  const TraceSummary seen = summary();
   ASSERT_EQ(seen.refusals.size(), 2u);
-  const Story::Refusal& first = seen.refusals[0];
+  const TraceSummary::Refusal& first = seen.refusals[0];
   EXPECT_EQ(first.bytes, 4 * mib);
   EXPECT_EQ(first.live, 6 * mib);
   EXPECT_EQ(first.held, 6 * mib);
@@ -180,25 +181,25 @@ TEST_F(StoryOf, ARefusalNamesWhatWasLive) {
   EXPECT_EQ(seen.tags[first.tag], "batch");
   ASSERT_EQ(first.tags.size(), 1u);
   EXPECT_EQ(seen.tags[first.tags[0].tag], "weights");
-  EXPECT_NE(seen.sites[first.site].find("story_test.cpp"), std::string::npos);
+  EXPECT_NE(seen.sites[first.site].find("trace_summary_test.cpp"), std::string::npos);
   EXPECT_EQ(seen.refusals[1].error, "out_of_budget 'small'");
   EXPECT_NE(text_report(seen).find("4.0 MiB for batch"), std::string::npos);
   pool.deallocate(weights, stream);
 }
 
-TEST_F(StoryOf, BlocksFromBeforeTheRecordingAreShownOnceTheyAreFreed) {
+TEST_F(SummaryOf, BlocksFromBeforeTheRecordingAreShownOnceTheyAreFreed) {
   trace::stop();
   const Device device = open_device("host");
   PoolResource pool(device);
   const Block freed = pool.allocate({.bytes = 1 * mib, .tag = "early"});
   const Block kept = pool.allocate({.bytes = 2 * mib, .tag = "early"});
-  const std::string path = (std::filesystem::temp_directory_path() / "tern_story_early").string();
+  const std::string path = (std::filesystem::temp_directory_path() / "tern_summary_early").string();
   trace::start(path);
   const Block later = pool.allocate({.bytes = 4 * mib, .tag = "later"});
   pool.deallocate(freed, {});
   pool.deallocate(later, {});
   trace::stop();
-  const Story seen(trace::MemoryTrace::try_read(path).value(), "run.trace");
+  const TraceSummary seen(trace::MemoryTrace::try_read(path).value(), "run.trace");
   std::filesystem::remove(path);
   ASSERT_EQ(seen.blocks.size(), 2u);
   EXPECT_EQ(seen.blocks[0].begin, 0u);
@@ -209,18 +210,94 @@ TEST_F(StoryOf, BlocksFromBeforeTheRecordingAreShownOnceTheyAreFreed) {
   pool.deallocate(kept, {});
 }
 
-TEST_F(StoryOf, HostileTextsDoNotEndTheScriptOfThePage) {
+/// Returns a summary of events that no library would record.
+TraceSummary summary_of(const std::vector<trace::MemoryEvent>& events) {
+  trace::MemoryTrace made;
+  made.header.is_closed = 1;
+  made.events = events;
+  made.threads.resize(events.size(), 1);
+  return TraceSummary(made, "made");
+}
+
+trace::MemoryEvent event(trace::EventKind kind, std::uint64_t time, std::uint64_t block,
+                         std::uint64_t address, std::uint64_t bytes) {
+  trace::MemoryEvent made;
+  made.kind = kind;
+  made.time_ns = time;
+  made.block = block;
+  made.address = address;
+  made.bytes = bytes;
+  made.device = made.resource = 1;
+  return made;
+}
+
+TEST(MadeUpTraces, ABlockEndsWhereAnotherBeginsIfItsFreeIsMissing) {
+  using enum trace::EventKind;
+  const TraceSummary seen =
+      summary_of({event(allocate, 1, 1, 0x1000, gib), event(allocate, 2, 2, 0x1000, gib),
+                  event(free, 3, 2, 0x1000, gib), event(free, 4, 1, 0x1000, gib)});
+  EXPECT_EQ(seen.peaks.at(0).live, gib);
+  EXPECT_TRUE(seen.leaks.empty());
+}
+
+TEST(MadeUpTraces, ALineHasOneRowHoweverManyNumbersItHas) {
+  trace::MemoryTrace made;
+  for (std::uint32_t i = 1; i <= 3; ++i) {
+    made.define(trace::DefinitionKind::site, i, {"model.cpp", 12, 0, 0});
+    trace::MemoryEvent one = event(trace::EventKind::allocate, i, i, i * 0x1000, 256);
+    one.site = i;
+    made.events.push_back(one);
+    made.threads.push_back(i);
+  }
+  const TraceSummary seen(made, "made");
+  ASSERT_EQ(seen.leaks.size(), 1u);
+  EXPECT_EQ(seen.leaks[0].blocks, 3u);
+}
+
+TEST(MadeUpTraces, ManyDevicesAndTagsTakeLittleTime) {
+  std::vector<trace::MemoryEvent> events;
+  for (std::uint32_t i = 1; i <= 20'000; ++i) {
+    trace::MemoryEvent one = event(trace::EventKind::allocate, i, i, i * 0x1000, 256);
+    one.device = one.resource = i;
+    one.tag = static_cast<std::uint16_t>(i);
+    events.push_back(one);
+    one.kind = trace::EventKind::refuse;
+    one.device = one.resource = 1;
+    events.push_back(one);
+  }
+  const TraceSummary seen = summary_of(events);
+  EXPECT_EQ(seen.devices.size(), 20'000u);
+  EXPECT_LT(page_report(seen).size(), 60 * mib);
+}
+
+TEST(MadeUpTraces, PageLockedMemoryIsNotMemoryOfItsDevice) {
+  trace::MemoryTrace made;
+  made.define(trace::DefinitionKind::device, 1, {"cuda:0", 0, 0, 0});
+  made.define(trace::DefinitionKind::resource, 1,
+              {"pool", 0, 1, static_cast<std::uint8_t>(MemoryKind::pinned)});
+  made.events = {event(trace::EventKind::allocate, 1, 1, 0x1000, 256)};
+  made.threads = {1};
+  const TraceSummary seen(made, "made");
+  EXPECT_EQ(seen.devices.at(seen.peaks.at(0).device), "page-locked memory of cuda:0");
+}
+
+TEST_F(SummaryOf, HostileTextsDoNotEndTheScriptOfThePage) {
   {
     const trace::Range range("</script><script>alert(1)</script>\x1b[31m\xff");
+    const trace::Range control("\u009b31m\u202e");
     const Device device = open_device("host");
     DirectResource resource(device);
-    resource.deallocate(resource.allocate({.bytes = 10, .tag = "</script><b>@COLUMNS@"}), {});
+    resource.deallocate(
+        resource.allocate({.bytes = 10, .tag = "</script><b>@COLUMNS@\u009b1m\u202e\xff"}), {});
   }
-  const Story seen = story();
+  const TraceSummary seen = summary();
   const std::string page = page_report(seen);
   EXPECT_EQ(page.find("<script>alert"), std::string::npos);
   EXPECT_EQ(page.find("</script><b>"), std::string::npos);
-  EXPECT_EQ(text_report(seen).find('\x1b'), std::string::npos);
+  const std::string text = text_report(seen);
+  for (const char* const bad : {"\x1b", "\u009b", "\u202e", "\xff"}) {
+    EXPECT_EQ(text.find(bad), std::string::npos);
+  }
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A Story is what a memory trace shows: blocks with their lives, what resources held, copies,
-// launches, waits, and what follows from them: peaks, refusals, leaks, transfers.
+// A TraceSummary is what a memory trace shows: blocks with their lives, what resources held,
+// copies, launches, waits, and what follows from them: peaks, refusals, leaks, transfers.
 //
 // Indices into `tags`, `sites`, `streams`, `resources`, `devices` and `kernels` name things. Times
 // are nanoseconds since the trace began. tools/report/README.md has the same model as data.
@@ -14,7 +14,7 @@
 
 namespace tern::tools {
 
-struct Story {
+struct TraceSummary {
   static constexpr std::uint64_t never = UINT64_MAX;
 
   struct Resource {
@@ -43,7 +43,7 @@ struct Story {
     to_host,
     within_device,
     between_devices,
-    within_host
+    unknown  // both addresses are in no block of the trace
   };
   static constexpr std::size_t directions = 5;
   struct Copy {
@@ -96,7 +96,7 @@ struct Story {
     std::uint64_t calls = 0, sum = 0;
   };
 
-  explicit Story(const trace::MemoryTrace& trace, std::string title);
+  explicit TraceSummary(const trace::MemoryTrace& trace, std::string title);
 
   std::string title, program, started;
   std::uint32_t process = 0;
@@ -122,14 +122,14 @@ struct Story {
 };
 
 /// The name of a direction, such as "host to device".
-[[nodiscard]] std::string_view name(Story::Direction direction) noexcept;
+[[nodiscard]] std::string_view name(TraceSummary::Direction direction) noexcept;
 
 /// A time such as "12.3 ms" or "4.56 s".
 [[nodiscard]] std::string time_text(std::uint64_t ns);
 
-/// Writes the story as text for terminals and logs.
-[[nodiscard]] std::string text_report(const Story& story);
-/// Writes the story as one page of HTML.
-[[nodiscard]] std::string page_report(const Story& story);
+/// Writes the summary as text for terminals and logs.
+[[nodiscard]] std::string text_report(const TraceSummary& summary);
+/// Writes the summary as one page of HTML.
+[[nodiscard]] std::string page_report(const TraceSummary& summary);
 
 }  // namespace tern::tools
