@@ -371,8 +371,8 @@ class RingSlabs final : public SlabStore {
 /// One recording. Never destroyed, because threads may be writing to it when it stops.
 class Recording {
  public:
-  Recording(std::unique_ptr<SlabStore> slabs, RingSlabs* ring) noexcept
-      : process(process_generation()), slabs_(std::move(slabs)), ring_(ring) {}
+  Recording(std::unique_ptr<SlabStore> slabs, RingSlabs* ring, Recording* older) noexcept
+      : process(process_generation()), slabs_(std::move(slabs)), ring_(ring), older_(older) {}
 
   const std::uint64_t process;
 
@@ -473,6 +473,7 @@ class Recording {
 
   const std::unique_ptr<SlabStore> slabs_;
   RingSlabs* const ring_;
+  [[maybe_unused]] Recording* const older_;
   std::atomic<std::uint32_t> threads_ = 0;
   std::array<Numbers, definition_kinds> numbers_ = {};
   Mutex mutex_;
@@ -611,7 +612,10 @@ Recording* own_recording() noexcept {
 Result<void> begin(Result<std::unique_ptr<SlabStore>> slabs, bool is_ring) {
   if (!slabs) return slabs.failure();
   auto* const ring = is_ring ? static_cast<RingSlabs*>(slabs->get()) : nullptr;
-  auto* const made = new Recording(*std::move(slabs), ring);
+  // A list of all recordings, so that a leak checker finds those that have ended.
+  static constinit Recording* newest = nullptr;
+  auto* const made = new Recording(*std::move(slabs), ring, newest);
+  newest = made;
   current_recording.store(made, std::memory_order_release);
   Recording::notify_listeners(true);
   return {};

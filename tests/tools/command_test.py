@@ -77,8 +77,19 @@ class Bench(unittest.TestCase):
             self.assertGreaterEqual(figure["value"], 0, figure["name"])
             # What is counted may be nothing, and nothing has no ratio.
             if figure["unit"]:
-                self.assertGreater(figure["value"], 0, figure["name"])
+                if figure["value"] == 0:
+                    figure = self.measured_again(figure)
                 self.assertEqual("baseline" in figure, "ratio" in figure, figure["name"])
+
+    def measured_again(self, figure):
+        """A quick run on a busy machine may measure nothing; a few of them do not."""
+        for _ in range(5):
+            run = tern("bench", figure["case"], "--json", "--quick")
+            self.assertEqual(run.returncode, 0, run.stderr)
+            again = next(one for one in json.loads(run.stdout) if one["name"] == figure["name"])
+            if again["value"] > 0:
+                return again
+        self.fail(f"{figure['case']}: {figure['name']} is always 0")
 
     def test_the_pool_cases_run_on_a_simulated_device_too(self):
         run = tern("bench", "pool", "--json", "--quick", "--device", "sim?check=off")
