@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -189,6 +190,17 @@ TEST_F(Recorder, ARingKeepsTheLatestEvents) {
   put(events);  // recording goes on
   dump(path("again.trace"));
   EXPECT_EQ(read("again.trace").events.back().block, events);
+}
+
+TEST_F(Recorder, ARingKeepsTheSlabOfAThreadThatIsIdle) {
+  start_ring(1 * mib);
+  put(7'777'777);
+  test::Thread([] {
+    for (std::uint64_t i = 0; i < 100'000; ++i) put(i);
+  }).join();
+  dump(path());
+  const MemoryTrace trace = read();
+  EXPECT_EQ(std::ranges::count(trace.events, 7'777'777u, &MemoryEvent::block), 1);
 }
 
 TEST_F(Recorder, ARingIsWrittenWhileThreadsRecord) {
