@@ -171,7 +171,7 @@ void add_resources(nb::module_& module) {
           [](const Budget& self) -> nb::object {
             return self.has_limit() ? nb::object(nb::int_(self.limit_bytes())) : nb::none();
           },
-          "The limit, or None if there is none.")
+          "The limit in bytes. None means no limit.")
       .def(
           "set_limit",
           [](Budget& self, nb::handle limit_bytes) {

@@ -138,8 +138,8 @@ Made& made_once(std::atomic<Made*>& kept, Make&& make) {
 /// Returns the dtype that a NumPy dtype, a scalar type or a name means. Raises TypeError for
 /// structured types, foreign byte orders and types that Tern does not have.
 [[nodiscard]] DType dtype_of_object(nb::handle object);
-/// Returns the NumPy dtype. Without ml_dtypes there is none for bf16 and fp8; returns the name
-/// then.
+/// Returns the NumPy dtype. NumPy knows bf16 and fp8 only if ml_dtypes is installed; without it,
+/// returns the name.
 [[nodiscard]] nb::object object_of_dtype(DType dtype);
 /// Returns whether NumPy has the dtype.
 [[nodiscard]] bool numpy_has(DType dtype);

@@ -60,7 +60,7 @@ static_assert(sizeof(MemoryEvent) == 64 && std::is_trivially_copyable_v<MemoryEv
 enum class DefinitionKind : std::uint8_t { text, site, tag, device, resource, kernel };
 inline constexpr std::size_t definition_kinds = 6;
 
-/// The text behind a number. Each kind has numbers of its own. `text_bytes` bytes follow, padded to
+/// The text behind a number. Each kind is numbered separately. `text_bytes` bytes follow, padded to
 /// a multiple of 8.
 struct Definition {
   DefinitionKind kind = DefinitionKind::text;

@@ -20,8 +20,8 @@ namespace {
 
 constexpr std::size_t max_rows = 12;
 
-/// Returns the bytes of the UTF-8 character at the beginning of the text, and its code point. An
-/// invalid byte is a character of its own, with the code point 0.
+/// Returns the length in bytes of the first UTF-8 character of the text, and its code point. For an
+/// invalid byte, returns 1 and 0.
 std::pair<std::size_t, std::uint32_t> first_character(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   if (byte(0) < 0x80) return {1, byte(0)};

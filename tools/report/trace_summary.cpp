@@ -426,7 +426,7 @@ class SummaryBuilder {
     });
   }
   std::uint32_t text_of(std::uint64_t number) {
-    // Kernels and texts have numbers of their own.
+    // Kernels and texts are numbered separately.
     return kernels_.of(number | std::uint64_t{1} << 63, [&] {
       add_name(summary_.kernels, DefinitionKind::text, static_cast<std::uint32_t>(number), "range");
     });
