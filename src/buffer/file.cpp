@@ -8,13 +8,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <new>
 #include <string>
 
 #include "buffer/file_mapping.hpp"
+#include "core/file_failure.hpp"
 #include "core/no_host_memory.hpp"
 #include "core/text.hpp"
 #include "tern/core/bytes.hpp"
@@ -26,18 +26,6 @@ namespace {
 constexpr std::size_t host_alignment = 64;
 /// Upper bound on the bytes per read call; between two calls a read can be interrupted.
 constexpr std::size_t max_at_once = std::size_t{1} << 30;
-
-/// The path is added last: it can be long and then takes all remaining space for texts.
-Failure file_failure(std::string_view path, const char* call, int code, CallSite site) noexcept {
-  char buffer[128] = "";
-  // GNU strerror_r returns a text that may or may not be in the buffer.
-  const char* why = strerror_r(code, buffer, sizeof buffer);
-  return Failure(ErrorCode::file, nullptr, site)
-      .with("call", call)
-      .with("os_code", static_cast<std::uint64_t>(code))
-      .with("why", why)
-      .with("path", path);
-}
 
 Failure too_short(std::string_view path, std::size_t offset, std::size_t wanted, std::size_t there,
                   const char* call, CallSite site) noexcept {

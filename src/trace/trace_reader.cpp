@@ -8,7 +8,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <deque>
 #include <limits>
 #include <optional>
@@ -17,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/file_failure.hpp"
 #include "tern/trace/trace_check.hpp"
 #include "trace/trace_format.hpp"
 
@@ -181,21 +181,15 @@ struct TraceReader::State {
       if (got > 0) {
         done += static_cast<std::size_t>(got);
       } else if (errno != EINTR) {
-        return file_failure("read", errno);
+        return keep_failure("read", errno);
       }
     }
     bytes_read += done;
     return done;
   }
 
-  Failure file_failure(const char* call, int code) {
-    char buffer[128] = "";
-    const char* why = strerror_r(code, buffer, sizeof buffer);
-    failure = Failure(ErrorCode::file)
-                  .with("call", call)
-                  .with("os_code", static_cast<std::uint64_t>(code))
-                  .with("why", why)
-                  .with("path", name);
+  Failure keep_failure(const char* call, int code) {
+    failure = file_failure(name, call, code);
     return *failure;
   }
 
@@ -481,7 +475,7 @@ Result<TraceReader> TraceReader::try_open(const std::string& path) {
   auto state = std::make_unique<State>();
   state->name = path;
   state->file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (state->file < 0) return state->file_failure("open", errno);
+  if (state->file < 0) return state->keep_failure("open", errno);
   state->owns_file = true;
   return State::start(std::move(state));
 }
