@@ -169,15 +169,20 @@ class SummaryBuilder {
 
   // --- Memory
 
-  void begin_block(const MemoryEvent& event) {
+  /// Returns what an allocation and a free both say about their block.
+  [[nodiscard]] TraceSummary::Block block_of(const MemoryEvent& event) {
     TraceSummary::Block block;
-    block.begin = now_;
     block.bytes = event.bytes;
     block.address = event.address;
     block.tag = tag_of(event.tag);
-    block.site = site_of(event.site);
     block.stream = stream_of(event.stream, event);
     block.resource = resource_of(event);
+    return block;
+  }
+  void begin_block(const MemoryEvent& event) {
+    TraceSummary::Block block = block_of(event);
+    block.begin = now_;
+    block.site = site_of(event.site);
     end_at(event.address);
     const auto index = static_cast<std::uint32_t>(summary_.blocks.size());
     summary_.blocks.push_back(block);
@@ -213,14 +218,10 @@ class SummaryBuilder {
   }
   /// The block was allocated before the trace began.
   void end_earlier(const MemoryEvent& event) {
-    TraceSummary::Block block;
+    TraceSummary::Block block = block_of(event);
     block.end = now_;
-    block.bytes = event.bytes;
-    block.address = event.address;
-    block.tag = tag_of(event.tag);
     block.free_site = site_of(event.site);
-    block.stream = block.free_stream = stream_of(event.stream, event);
-    block.resource = resource_of(event);
+    block.free_stream = block.stream;
     earlier_.push_back(block);
   }
   void note_live(const TraceSummary::Block& block, bool is_more) {
@@ -290,6 +291,7 @@ class SummaryBuilder {
     if (event.detail >= error_codes) return "unknown";
     return std::string(name(static_cast<ErrorCode>(event.detail)));
   }
+
   // --- Work
 
   /// Returns the live block that the address is in, or null.
