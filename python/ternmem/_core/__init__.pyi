@@ -372,7 +372,7 @@ class Budget:
 
     @property
     def limit_bytes(self) -> int | None:
-        """The limit, or None if there is none."""
+        """The limit in bytes. None means no limit."""
 
     def set_limit(self, limit_bytes: object | None) -> None:
         """Change the limit; None for none. What is charged stays charged."""
