@@ -114,6 +114,7 @@ DeviceState::~DeviceState() {
     delete stream;
   }
   if (is_usable) {
+    copy_times_.end(*backend_);
     for (const NativeEvent event : spare_events_) backend_->destroy_event(event);
     for (const NativeEvent event : lent_events_) backend_->destroy_event(event);
     backend_.reset();
@@ -633,11 +634,12 @@ Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream, std::
   return Covering{*event, true};
 }
 
-void DeviceState::record_host_wait(StreamId stream, std::uint64_t begun_ns) const noexcept {
+void DeviceState::record_host_wait(StreamId stream, std::uint64_t begun_ns) noexcept {
   trace::record(trace::EventKind::host_wait, {.stream = stream.value(),
                                               .extra = trace::now_ns() - begun_ns,
                                               .device = {id_.value, info().spec},
                                               .time_ns = begun_ns});
+  copy_times_.record_completed(*backend_);
 }
 
 Result<void> DeviceState::synchronize() noexcept {

@@ -26,6 +26,7 @@
 
 #include "core/fork_count.hpp"
 #include "core/process.hpp"
+#include "device/copy_times.hpp"
 #include "device/host_order.hpp"
 #include "tern/detail/device/backend.hpp"
 #include "tern/device/device.hpp"
@@ -357,7 +358,12 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// in the first 64 slots. Marks of other streams are queried when needed.
   [[nodiscard]] Result<void> synchronize() noexcept;
   /// Records that the host waited for a stream, or for the whole device, since `begun_ns`.
-  void record_host_wait(StreamId stream, std::uint64_t begun_ns) const noexcept;
+  void record_host_wait(StreamId stream, std::uint64_t begun_ns) noexcept;
+  /// The simulated device has no times, and more events would change its schedule.
+  [[nodiscard]] bool has_copy_times() const noexcept {
+    return info().backend != "sim" && info().capabilities.has(Capability::event_timing);
+  }
+  [[nodiscard]] CopyTimes& copy_times() noexcept { return copy_times_; }
   /// A barrier is one wait for the whole device. next_barrier() returns the number of the first
   /// barrier that begins after the call; has_passed() returns true once that barrier or a later one
   /// has ended.
@@ -473,6 +479,7 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   std::unique_ptr<Backend> backend_;
   const DeviceInfo& info_;  // belongs to the backend; cached because every call reads it
   HostOrder* const host_order_;
+  CopyTimes copy_times_;
   const std::uint64_t generation_;
   const DeviceId id_;
   std::size_t visits_ = 0;  // guarded by OpenDevices::mutex

@@ -104,18 +104,65 @@ trace::Named recorded_device(const DeviceState& device) noexcept {
   return {device.id().value, device.info().spec};
 }
 
-/// Records a copy or fill that the backend has accepted.
-void record_transfer(trace::EventKind kind, StreamId stream, const DeviceState& device,
+/// Records a copy or fill that the backend has accepted. `number` is that of CopyTimes.
+void record_transfer(trace::EventKind kind, StreamId stream, const trace::Named& device,
                      const void* to, const void* from, std::size_t bytes, CallSite site,
-                     std::uint64_t begun_ns) noexcept {
+                     std::uint64_t begun_ns, std::uint64_t number = 0) noexcept {
   trace::record(kind, {.stream = stream.value(),
+                       .block = number,
                        .address = reinterpret_cast<std::uintptr_t>(to),
                        .bytes = bytes,
                        .extra = reinterpret_cast<std::uintptr_t>(from),
                        .site = site,
-                       .device = recorded_device(device),
+                       .device = device,
                        .time_ns = begun_ns});
 }
+
+/// A copy or fill that is recorded, if a recording is on, once the backend has accepted it.
+class RecordedTransfer {
+ public:
+  /// Call before the submission.
+  RecordedTransfer(StreamState& stream, StreamId id, trace::EventKind kind, std::size_t bytes,
+                   CallSite site) noexcept
+      : stream_(stream), id_(id), kind_(kind), bytes_(bytes), site_(site) {
+    if (trace::is_recording()) [[unlikely]]
+      start();
+  }
+  RecordedTransfer(const RecordedTransfer&) = delete;
+  RecordedTransfer& operator=(const RecordedTransfer&) = delete;
+  /// Call after the submission.
+  void end(const Result<void>& submitted, const void* to, const void* from) noexcept {
+    if (begun_ns_ != 0) [[unlikely]]
+      record(bool(submitted), to, from);
+  }
+
+ private:
+  [[gnu::noinline, gnu::cold]] void start() noexcept {
+    begun_ns_ = trace::now_ns();
+    if (kind_ != trace::EventKind::copy || bytes_ < CopyTimes::min_bytes) return;
+    DeviceState& device = *stream_.device;
+    if (device.has_copy_times()) {
+      started_ = device.copy_times().start(device.backend(), stream_.native);
+    }
+  }
+  [[gnu::noinline, gnu::cold]] void record(bool is_submitted, const void* to,
+                                           const void* from) noexcept {
+    DeviceState& device = *stream_.device;
+    const trace::Named name = recorded_device(device);
+    if (!is_submitted) return device.copy_times().cancel(device.backend(), started_);
+    const std::uint64_t number =
+        device.copy_times().stop(device.backend(), stream_.native, started_, name);
+    record_transfer(kind_, id_, name, to, from, bytes_, site_, begun_ns_, number);
+  }
+
+  StreamState& stream_;
+  StreamId id_;
+  trace::EventKind kind_;
+  std::size_t bytes_;
+  CallSite site_;
+  std::uint64_t begun_ns_ = 0;  // 0: not recorded
+  NativeEvent started_ = {};
+};
 
 /// Returns the time if a recording is on, else 0.
 std::uint64_t begin_recorded() noexcept { return trace::is_recording() ? trace::now_ns() : 0; }
@@ -149,13 +196,10 @@ Result<void> StreamRef::try_copy(void* destination, const void* source, std::siz
   }
   if (Result<void> fits = check_range("source", source, bytes); !fits) return at(site, fits);
   if (overlaps(destination, bytes, source, bytes)) return at(site, overlapping(bytes));
-  const std::uint64_t begun_ns = begin_recorded();
+  RecordedTransfer recorded(*state_, id_, trace::EventKind::copy, bytes, site);
   const Result<void> queued =
       state_->device->backend().copy(submit(*state_, site), destination, source, bytes);
-  if (begun_ns != 0 && queued) {
-    record_transfer(trace::EventKind::copy, id_, *state_->device, destination, source, bytes, site,
-                    begun_ns);
-  }
+  recorded.end(queued, destination, source);
   return at(site, queued);
 }
 
@@ -186,12 +230,10 @@ Result<void> StreamRef::try_copy_2d(const Copy2D& copy, CallSite site) const noe
   if (overlaps(copy.destination, written, copy.source, read)) {
     return at(site, overlapping(written));
   }
-  const std::uint64_t begun_ns = begin_recorded();
+  RecordedTransfer recorded(*state_, id_, trace::EventKind::copy, copy.width_bytes * copy.height,
+                            site);
   const Result<void> queued = state_->device->backend().copy_2d(submit(*state_, site), copy);
-  if (begun_ns != 0 && queued) {
-    record_transfer(trace::EventKind::copy, id_, *state_->device, copy.destination, copy.source,
-                    copy.width_bytes * copy.height, site, begun_ns);
-  }
+  recorded.end(queued, copy.destination, copy.source);
   return at(site, queued);
 }
 
@@ -232,8 +274,8 @@ Result<void> StreamRef::try_copy_batch(std::span<const CopyRange> copies,
       return at(site, queued);
     }
     for (std::size_t i = begin; begun_ns != 0 && i < end; ++i) {
-      record_transfer(trace::EventKind::copy, id_, *state_->device, copies[i].destination,
-                      copies[i].source, copies[i].bytes, site, begun_ns);
+      record_transfer(trace::EventKind::copy, id_, recorded_device(*state_->device),
+                      copies[i].destination, copies[i].source, copies[i].bytes, site, begun_ns);
     }
     begin = end;
   }
@@ -258,13 +300,10 @@ Result<void> StreamRef::try_copy_from_peer(void* destination, const Device& peer
   }
   if (Result<void> fits = check_range("source", source, bytes); !fits) return at(site, fits);
   Backend& owner = DeviceState::of(peer)->backend();
-  const std::uint64_t begun_ns = begin_recorded();
+  RecordedTransfer recorded(*state_, id_, trace::EventKind::copy, bytes, site);
   const Result<void> queued = state_->device->backend().copy_from_peer(
       submit(*state_, site), destination, owner, source, bytes);
-  if (begun_ns != 0 && queued) {
-    record_transfer(trace::EventKind::copy, id_, *state_->device, destination, source, bytes, site,
-                    begun_ns);
-  }
+  recorded.end(queued, destination, source);
   return at(site, queued);
 }
 
@@ -276,13 +315,10 @@ Result<void> StreamRef::try_fill_bytes(void* destination, std::size_t bytes, con
   if (Result<void> fits = check_range("destination", destination, bytes); !fits) {
     return at(site, fits);
   }
-  const std::uint64_t begun_ns = begin_recorded();
+  RecordedTransfer recorded(*state_, id_, trace::EventKind::fill, bytes, site);
   const Result<void> queued =
       state_->device->backend().fill(submit(*state_, site), destination, bytes, pattern);
-  if (begun_ns != 0 && queued) {
-    record_transfer(trace::EventKind::fill, id_, *state_->device, destination, nullptr, bytes, site,
-                    begun_ns);
-  }
+  recorded.end(queued, destination, nullptr);
   return at(site, queued);
 }
 

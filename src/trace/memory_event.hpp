@@ -25,7 +25,7 @@ enum class EventKind : std::uint8_t {
   hold,           // bytes that the resource holds now, extra: bytes that are live
   budget_wait,    // bytes requested, extra: nanoseconds that the thread waited, stream
   budget_refuse,  // bytes requested, extra: definition of the budget's path, stream
-  copy,           // address: destination, extra: source, bytes, stream, block: its time in ns or 0
+  copy,           // address: destination, extra: source, bytes, stream, block: its number, or 0
   fill,           // address, bytes, stream
   launch,         // extra: definition of the kernel, stream
   use,            // address, bytes, detail: Access, stream; one per declared use, after its launch
@@ -36,8 +36,9 @@ enum class EventKind : std::uint8_t {
   evict,          // a unified buffer freed a copy of `bytes`
   range_begin,    // extra: definition of the name; ranges of a thread nest
   range_end,
+  copy_time,  // copy number `block` ran on the device from this time on, for `extra` nanoseconds
 };
-inline constexpr std::uint8_t event_kinds = static_cast<std::uint8_t>(EventKind::range_end) + 1;
+inline constexpr std::uint8_t event_kinds = static_cast<std::uint8_t>(EventKind::copy_time) + 1;
 
 /// One event, as it is in the file.
 struct MemoryEvent {

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -322,11 +321,6 @@ void Recording::remove(RecordingListener& listener) noexcept {
 
 void RecordingListener::start_listening() noexcept { Recording::add(*this); }
 void RecordingListener::stop_listening() noexcept { Recording::remove(*this); }
-
-std::uint64_t now_ns() noexcept {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return static_cast<std::uint64_t>(std::chrono::nanoseconds(now).count());
-}
 
 std::uint32_t new_number() noexcept {
   static constinit std::atomic<std::uint32_t> last = 0;

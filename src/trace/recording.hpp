@@ -14,6 +14,7 @@
 
 #include "tern/core/call_site.hpp"
 #include "tern/core/tag.hpp"
+#include "trace/event_clock.hpp"
 #include "trace/memory_event.hpp"
 
 namespace tern::trace {
@@ -57,9 +58,6 @@ struct EventFacts {
 
 /// Records an event of this thread. Does nothing if nothing is recorded.
 void record(EventKind kind, const EventFacts& facts) noexcept;
-
-/// The time of the clock that events have.
-[[nodiscard]] std::uint64_t now_ns() noexcept;
 
 /// Returns a new number for an object that events name, such as a resource.
 [[nodiscard]] std::uint32_t new_number() noexcept;

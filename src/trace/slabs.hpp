@@ -58,6 +58,9 @@ class Slab {
   std::byte* memory_;
 };
 
+/// A header that says that a recording of this process starts now.
+[[nodiscard]] FileHeader new_header() noexcept;
+
 /// Where slabs come from.
 class SlabStore {
  public:

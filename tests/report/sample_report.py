@@ -295,10 +295,11 @@ def transfers(sample):
     found = {}
     for _, took, size, direction, *_ in sample.copies:
         row = found.setdefault(direction, {"direction": direction, "calls": 0, "bytes": 0,
-                                           "busy": 0})
+                                           "busy": 0, "timed_bytes": 0})
         row["calls"] += 1
         row["bytes"] += size
         row["busy"] += took - 1
+        row["timed_bytes"] += size
     return [found[direction] for direction in sorted(found)]
 
 

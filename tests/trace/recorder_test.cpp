@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -117,6 +118,31 @@ TEST_F(Recorder, ClosesItsFileAndReturnsTheMemoryOfARing) {
   }
   EXPECT_EQ(open_files(), before);
   EXPECT_EQ(read().events.size(), 1u) << "the file of the last recording";
+}
+
+TEST_F(Recorder, TheFileHasNoSlabThatNobodyClaimed) {
+  start(path());
+  put(1);
+  stop();
+  EXPECT_EQ(std::filesystem::file_size(path()), file_header_bytes + slab_bytes);
+}
+
+TEST_F(Recorder, TheClockOfEventsFollowsTheMonotonicClock) {
+  using Clock = std::chrono::steady_clock;
+  const auto monotonic_ns = [] {
+    return static_cast<std::uint64_t>(
+        std::chrono::nanoseconds(Clock::now().time_since_epoch()).count());
+  };
+  constexpr std::uint64_t slack_ns = 5'000'000;
+  const auto end = Clock::now() + std::chrono::milliseconds(50);
+  std::uint64_t last = 0;
+  while (Clock::now() < end) {
+    const std::uint64_t before = monotonic_ns(), now = now_ns(), after = monotonic_ns();
+    ASSERT_GE(now + slack_ns, before);
+    ASSERT_LE(now, after + slack_ns);
+    ASSERT_GE(now, last);
+    last = now;
+  }
 }
 
 TEST_F(Recorder, AThreadMayRecordWhileTheFileIsReplaced) {
@@ -299,6 +325,27 @@ TEST_F(Recorder, CountsWhatAFullDiskLoses) {
   const MemoryTrace trace = read();
   EXPECT_EQ(trace.events.size(), slab_events);
   EXPECT_EQ(trace.header.lost_events, 2 * slab_events);
+}
+
+TEST_F(Recorder, TheFileHasNoGapAfterTheDiskWasFull) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const rlimit small = {file_header_bytes + slab_bytes, RLIM_INFINITY};
+    const rlimit large = {RLIM_INFINITY, RLIM_INFINITY};
+    setrlimit(RLIMIT_FSIZE, &small);
+    start(path());
+    for (std::uint64_t i = 0; i < 10 * slab_events; ++i) put(i);
+    setrlimit(RLIMIT_FSIZE, &large);
+    for (std::uint64_t i = 0; i < 2 * slab_events; ++i) put(i);
+    stop();
+    std::_Exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_GT(read().events.size(), slab_events);
+  EXPECT_LE(std::filesystem::file_size(path()), file_header_bytes + 4 * slab_bytes);
 }
 
 TEST_F(Recorder, RefusesASecondRecording) {

@@ -162,7 +162,8 @@ json facts_of(const TraceSummary& summary) {
     transfers.push_back({{"direction", name(static_cast<TraceSummary::Direction>(i))},
                          {"calls", one.calls},
                          {"bytes", one.bytes},
-                         {"busy", one.busy}});
+                         {"busy", one.busy},
+                         {"timed_bytes", one.timed_bytes}});
   }
   return facts;
 }

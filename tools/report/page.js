@@ -1776,8 +1776,8 @@ function showTransfers() {
     shareColumn('Share of the busy time', (row) => row.busy, busy),
     numberColumn('Share of the trace', (row) => row.busy / spanNs(),
                  (value) => unknown(value, formatShare)),
-    {label: 'Average rate', isNumber: true, value: (row) => row.busy > 0 ? row.bytes / row.busy : 0,
-     show: (row) => unknown(row.busy, () => formatRate(row.bytes, row.busy))},
+    {label: 'Average rate', isNumber: true, value: (row) => row.busy > 0 ? row.timed_bytes / row.busy : 0,
+     show: (row) => unknown(row.busy, () => formatRate(row.timed_bytes, row.busy))},
   ], facts.transfers));
 }
 

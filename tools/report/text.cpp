@@ -153,8 +153,14 @@ class Text {
       if (one.calls == 0) continue;
       if (!has_any) add("\nCopies:\n");
       has_any = true;
-      add("  {:<16} {:>10} in {} copies\n", name(static_cast<TraceSummary::Direction>(i)),
+      add("  {:<16} {:>10} in {} copies", name(static_cast<TraceSummary::Direction>(i)),
           format_bytes(one.bytes), one.calls);
+      if (one.busy != 0) {
+        // Bytes per nanosecond are gigabytes per second.
+        add(", {:.1f} GB/s on the device",
+            static_cast<double>(one.timed_bytes) / static_cast<double>(one.busy));
+      }
+      add("\n");
     }
   }
   void add_moves() {

@@ -90,6 +90,9 @@ class SummaryBuilder {
 
   void build() {
     const std::uint64_t start = start_of();
+    for (const MemoryEvent& event : trace_.events) {
+      if (event.kind == EventKind::copy_time) copy_times_.try_emplace(event.block, &event);
+    }
     for (std::size_t i = 0; i < trace_.events.size(); ++i) {
       const MemoryEvent& event = trace_.events[i];
       now_ = event.time_ns - start;
@@ -118,7 +121,8 @@ class SummaryBuilder {
   }
   static std::uint64_t took_of(const MemoryEvent& event) {
     constexpr std::uint64_t day = std::uint64_t{86400} * 1'000'000'000;
-    return event.kind == EventKind::host_wait ? std::min(event.extra, day) : 0;
+    const bool has_time = event.kind == EventKind::host_wait || event.kind == EventKind::copy_time;
+    return has_time ? std::min(event.extra, day) : 0;
   }
 
   void add(const MemoryEvent& event, std::uint32_t thread) {
@@ -323,8 +327,12 @@ class SummaryBuilder {
     const TraceSummary::Block* const from = block_at(event.extra);
     TraceSummary::Copy copy;
     copy.time = now_;
-    copy.took = event.block;
     copy.bytes = event.bytes;
+    if (const auto at = copy_times_.find(event.block);
+        event.block != 0 && at != copy_times_.end()) {
+      copy.time = std::max(now_ + (at->second->time_ns - event.time_ns), now_);
+      copy.took = took_of(*at->second);
+    }
     copy.stream = stream_of(event.stream, event);
     copy.site = site_of(event.site);
     copy.tag = to != nullptr ? to->tag : from != nullptr ? from->tag : 0;
@@ -333,6 +341,7 @@ class SummaryBuilder {
     ++sum.calls;
     sum.bytes += copy.bytes;
     sum.busy += copy.took;
+    if (copy.took != 0) sum.timed_bytes += copy.bytes;
     summary_.copies.push_back(copy);
   }
   void add_move(const MemoryEvent& event) {
@@ -447,6 +456,8 @@ class SummaryBuilder {
       summary_.blocks.insert(summary_.blocks.begin(), earlier_.begin(), earlier_.end());
       sweep();
     }
+    // A copy may begin later than another one that was submitted after it.
+    std::ranges::stable_sort(summary_.copies, {}, &TraceSummary::Copy::time);
     find_peaks();
     find_leaks();
     write_notes();
@@ -568,6 +579,7 @@ class SummaryBuilder {
     std::uint64_t number = 0;
   };
   std::map<std::uint64_t, LiveBlock> by_address_;
+  std::unordered_map<std::uint64_t, const MemoryEvent*> copy_times_;  // by number of the copy
   std::unordered_set<std::uint64_t>
       ended_;  // blocks whose free was not in the trace when they ended
   std::unordered_map<std::uint32_t, std::uint64_t> live_by_resource_;

@@ -47,7 +47,8 @@ struct TraceSummary {
   };
   static constexpr std::size_t directions = 5;
   struct Copy {
-    std::uint64_t time = 0, took = 0, bytes = 0;  // took is 0 if unknown
+    /// When it began on the device, or when it was submitted if that is unknown. Then took is 0.
+    std::uint64_t time = 0, took = 0, bytes = 0;
     std::uint32_t stream = 0, site = 0, tag = 0;
     Direction direction = Direction::to_device;
   };
@@ -85,7 +86,8 @@ struct TraceSummary {
     std::uint64_t bytes = 0, blocks = 0;
   };
   struct Transfers {
-    std::uint64_t calls = 0, bytes = 0, busy = 0;
+    std::uint64_t calls = 0, bytes = 0;
+    std::uint64_t busy = 0, timed_bytes = 0;  // of the copies whose time is known
   };
   /// Bytes that unified buffers moved for one reason.
   struct Moves {

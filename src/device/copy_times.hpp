@@ -1,0 +1,80 @@
+// CopyTimes records when copies ran on the device.
+//
+// A copy may run long after its submission. During a recording, CopyTimes puts an event with a time
+// before and after each large copy. When both have completed, it records when the copy began and
+// how long it took. No thread waits for that: CopyTimes looks at events when another copy is
+// submitted and after the host has waited. A copy that nobody waits for has no times.
+//
+// The clocks of device and host meet in one event on a stream of its own, which is idle, so its
+// time on the host is known.
+
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "tern/detail/core/mutex.hpp"
+#include "tern/detail/device/backend.hpp"
+#include "tern/device/operations.hpp"
+#include "trace/recording.hpp"
+
+namespace tern {
+
+class CopyTimes {
+ public:
+  /// A copy of fewer bytes takes hardly longer than the events that would measure it.
+  static constexpr std::size_t min_bytes = 64 * 1024;
+
+  CopyTimes() = default;
+  CopyTimes(const CopyTimes&) = delete;
+  CopyTimes& operator=(const CopyTimes&) = delete;
+
+  /// Destroys the events, before the backend ends.
+  void end(Backend& backend) noexcept;
+
+  /// Call before a copy is submitted. Returns a null event if the copy cannot be measured.
+  [[nodiscard]] NativeEvent start(Backend& backend, NativeStream stream) noexcept;
+  /// Call after the copy was submitted. Returns the number of the copy, or 0 if there are no times.
+  [[nodiscard]] std::uint64_t stop(Backend& backend, NativeStream stream, NativeEvent started,
+                                   const trace::Named& device) noexcept;
+  /// Call if the copy could not be submitted.
+  void cancel(Backend& backend, NativeEvent started) noexcept;
+
+  /// Records the times of copies that have completed. Does not wait.
+  void record_completed(Backend& backend) noexcept {
+    if (count_.load(std::memory_order_relaxed) != 0) record_completed(backend, max_pending);
+  }
+
+ private:
+  struct Pending {
+    NativeEvent started, stopped;
+    std::uint64_t number = 0;
+    trace::Named device = {};
+  };
+  static constexpr std::size_t max_pending = 256;
+
+  /// Gives up after `max_queries` copies that have not completed.
+  void record_completed(Backend& backend, std::size_t max_queries) noexcept;
+  /// Records one copy if it has completed. Call with the lock held.
+  [[nodiscard]] bool try_record(Backend& backend, const Pending& copy) noexcept;
+  /// Makes an event whose time on both clocks is known. Call with the lock held.
+  [[nodiscard]] bool try_join_clocks(Backend& backend) noexcept;
+  [[nodiscard]] NativeEvent take_event(Backend& backend) noexcept;
+  void keep_event(Backend& backend, NativeEvent event) noexcept;
+
+  Mutex mutex_;
+  // Guarded by mutex_. Only count_ is read without it.
+  std::atomic<std::size_t> count_ = 0;
+  std::array<Pending, max_pending> pending_ = {};
+  std::array<NativeEvent, 2 * max_pending + 2> spare_ = {};
+  std::size_t spare_count_ = 0;
+  std::size_t running_ = 0;  // copies between start() and stop()
+  NativeStream idle_stream_ = {};
+  NativeEvent joined_ = {};
+  std::uint64_t joined_ns_ = 0;
+  bool is_unsupported_ = false;
+};
+
+}  // namespace tern
