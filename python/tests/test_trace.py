@@ -76,3 +76,22 @@ def test_the_environment_starts_a_recording(tmp_path: pathlib.Path) -> None:
                          capture_output=True, text=True, check=False)
     assert run.returncode != 0
     assert "TERN_TRACE='ring:x'" in run.stderr
+
+
+missing_wait = """
+import ternmem as tern
+device = tern.sim.open(seed=1, mode="collect", print_findings=False)
+memory = device.allocate(4096)
+device.stream("produce").fill_bytes(memory, 4096, 1)
+device.stream("consume").fill_bytes(memory, 4096, 2)
+device.synchronize()
+device.release(memory)
+"""
+
+
+def test_a_ring_is_written_when_a_finding_is_reported(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "last.trace"
+    environment = {**os.environ, "TERN_TRACE": f"ring:1MiB:{path}"}
+    subprocess.run([sys.executable, "-c", missing_wait], env=environment, check=True)
+    assert path.exists()
+    assert "is written by stream consume while stream produce may still write it" in report(path)

@@ -16,6 +16,7 @@
 #include "memory/budget_state.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/budget_resource.hpp"
+#include "trace/recording.hpp"
 
 namespace tern {
 namespace {
@@ -190,6 +191,11 @@ void EvictionRequest::part_uses() noexcept {
 void EvictionRequest::find(bool is_for_device, Shared& found) const {
   where_.visit([&](const Resident& one) {
     const UnifiedCore::Evictability evictability = one.owner()->evictability(one.memory());
+    if (evictability.is_leased && trace::is_recording()) {
+      trace::record(trace::EventKind::evict_blocked, {.bytes = evictability.bytes,
+                                                      .site = evictability.leased_at,
+                                                      .tag = one.owner()->options().tag});
+    }
     if (!evictability.can_go || !may_go(evictability.kind, is_for_device) ||
         evictability.bytes == 0)
       return;

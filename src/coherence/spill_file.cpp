@@ -1,5 +1,5 @@
-// Reads and writes the spill file: its blocks, its size limit and its checksums. When a host copy is
-// spilled and read back: unified_spill.cpp.
+// Reads and writes the spill file: its blocks, its size limit and its checksums. When a host copy
+// is spilled and read back: unified_spill.cpp.
 
 #include "tern/coherence/spill_file.hpp"
 

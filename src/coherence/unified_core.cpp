@@ -16,6 +16,7 @@
 #include "device/device_state.hpp"
 #include "launch/last_mark.hpp"
 #include "tern/core/bytes.hpp"
+#include "trace/recording.hpp"
 
 namespace tern {
 namespace {
@@ -148,9 +149,10 @@ void UnifiedCore::cancel(std::uint32_t slot) noexcept {
 
 bool UnifiedCore::is_ready_at(unsigned place, const Memory& memory, ByteRange range,
                               Access access) noexcept {
-  // A transfer may change the directory, and an untracked writer may change bytes, at any time.
-  if (is_watched_ || transfer_locks_ != 0 || leases_.has_untracked_writers() ||
-      !memory.parts.has(place)) {
+  // A transfer may change the directory, and an untracked writer may change bytes, at any time. The
+  // slow path records leases.
+  if (is_watched_ || trace::is_recording() || transfer_locks_ != 0 ||
+      leases_.has_untracked_writers() || !memory.parts.has(place)) {
     return false;
   }
   if (place == host && !spilled_.empty()) return false;
@@ -250,6 +252,16 @@ RawLease UnifiedCore::make_lease(std::uint32_t slot) noexcept {
   const Slot& lease = leases_[slot];
   Memory& memory = copies_.memory_of(lease.place);
   memory.touch();
+  if (trace::is_recording()) {
+    trace::record(trace::EventKind::lease_begin,
+                  {.stream = lease.stream.id().value(),
+                   .block = lease_number(slot),
+                   .address = reinterpret_cast<std::uintptr_t>(memory.address) + lease.range.begin,
+                   .bytes = lease.range.end - lease.range.begin,
+                   .site = lease.site,
+                   .tag = options_.tag,
+                   .detail = static_cast<std::uint8_t>(lease.access)});
+  }
   return lease_of({memory.address + lease.range.begin, slot}, lease.range, lease.access);
 }
 
@@ -398,6 +410,9 @@ void UnifiedCore::close(std::uint32_t slot, std::size_t kept) noexcept {
   }
   if (is_checked_) [[unlikely]]
     seal(slot);
+  if (trace::is_recording()) {
+    trace::record(trace::EventKind::lease_end, {.block = lease_number(slot)});
+  }
   leases_.release(slot);
   if (is_watched_) [[unlikely]]
     guard_again();

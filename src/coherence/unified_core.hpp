@@ -215,6 +215,7 @@ class UnifiedCore final : public LaunchMemory {
     /// leases. False if this thread itself uses the copy, because nobody else could end that use.
     bool could_go = false;
     const Resource* resource = nullptr;
+    CallSite leased_at = {};  // of a lease that keeps the copy, if there is one
   };
   /// Returns the evictability of the copy in a memory.
   [[nodiscard]] Evictability evictability(unsigned memory) const noexcept;
@@ -338,6 +339,10 @@ class UnifiedCore final : public LaunchMemory {
   void cancel(std::uint32_t slot) noexcept;
   /// Makes the RawLease of a slot. The caller holds mutex_.
   [[nodiscard]] RawLease make_lease(std::uint32_t slot) noexcept;
+  /// A number that no other open lease of the process has, for recordings.
+  [[nodiscard]] std::uint64_t lease_number(std::uint32_t slot) const noexcept {
+    return reinterpret_cast<std::uintptr_t>(this) + slot;
+  }
   [[nodiscard]] Result<RawLease> try_open_device(std::uint32_t slot, const Wanted& wanted) noexcept;
   [[nodiscard]] Result<RawLease> try_open_host(std::uint32_t slot, const Wanted& wanted) noexcept;
   /// Waits until the host may use its copy, then records the access in the directory.

@@ -146,6 +146,7 @@ UnifiedCore::Evictability UnifiedCore::evictability_of(
                            lease.place == LeaseTable::all_memories ||
                            memory.parts.has(lease.place) || found.kind == Eviction::dirty;
     found.is_leased |= is_in_use;
+    if (is_in_use) found.leased_at = lease.site;
     is_own |= is_in_use && lease.thread == own_thread;
   }
   // A dirty host copy can only be written to a spill file.

@@ -11,6 +11,7 @@
 #include "coherence/unified_core.hpp"
 #include "core/thread_number.hpp"
 #include "device/device_state.hpp"
+#include "trace/recording.hpp"
 
 #define TERN_FAST_PATH __attribute__((no_stack_protector))
 
@@ -36,8 +37,10 @@ void promise_next_mark(StreamRef stream) noexcept {
 [[gnu::always_inline]] inline bool UnifiedCore::is_simple(ByteRange range, Access access,
                                                           const Memory& memory,
                                                           unsigned place) const noexcept {
-  if ((transfer_locks_ | leases_.count()) != 0 || is_watched_ || !leases_.has_free_slot())
+  if ((transfer_locks_ | leases_.count()) != 0 || is_watched_ || !leases_.has_free_slot() ||
+      trace::is_recording()) {
     return false;
+  }
   if (range.end > bytes() || range.begin >= range.end || !memory.parts.has(place)) return false;
   const PlaceSet there = copies_.directory().uniform();
   return access == Access::read ? there.has(place)
@@ -118,7 +121,8 @@ TERN_FAST_PATH RawLease RawUnified::open_device(Access access, StreamRef stream,
   if (!mutex_.try_lock()) return false;
   Slot& lease = leases_[slot];
   bool is_simple = !is_watched_ && !leases_.has_waiters() && !lease.has_use &&
-                   !lease.has_untracked_writer && (!is_write(lease.access) || !write_through_);
+                   !lease.has_untracked_writer && (!is_write(lease.access) || !write_through_) &&
+                   !trace::is_recording();
   if (lease.is_deferred) {
     const Memory& memory = copies_.memory_of(lease.place);
     const StreamRef stream = DeviceState::load_words(lease.stream);

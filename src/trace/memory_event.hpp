@@ -37,8 +37,12 @@ enum class EventKind : std::uint8_t {
   range_begin,    // extra: definition of the name; ranges of a thread nest
   range_end,
   copy_time,  // copy number `block` ran on the device from this time on, for `extra` nanoseconds
+  lease_begin,    // block: its number while it is open, address, bytes, detail: Access, stream
+  lease_end,      // block: the number of the lease
+  evict_blocked,  // a lease, opened at `site`, kept a copy of `bytes` from eviction
+  finding,        // the checker reported something; extra: definition of its text
 };
-inline constexpr std::uint8_t event_kinds = static_cast<std::uint8_t>(EventKind::copy_time) + 1;
+inline constexpr std::uint8_t event_kinds = static_cast<std::uint8_t>(EventKind::finding) + 1;
 
 /// One event, as it is in the file.
 struct MemoryEvent {

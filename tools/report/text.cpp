@@ -68,6 +68,7 @@ class Text {
     add_leaks();
     add_transfers();
     add_moves();
+    add_checker_findings();
     add_waits();
     return std::move(text_);
   }
@@ -171,6 +172,19 @@ class Text {
     if (summary_.evictions.calls > 0) {
       add("  {} copies with {} were evicted.\n", summary_.evictions.calls,
           format_bytes(summary_.evictions.sum));
+    }
+    constexpr std::size_t max_blocked = 10;
+    if (!summary_.blocked.empty()) add("\nLeases that kept copies from eviction:\n");
+    for (std::size_t i = 0; i < std::min(summary_.blocked.size(), max_blocked); ++i) {
+      const TraceSummary::Blocked& one = summary_.blocked[i];
+      add("  {:>7} times, {} of {}, opened at {}\n", one.times, format_bytes(one.bytes),
+          plain(summary_.tags[one.tag]), plain(summary_.sites[one.site]));
+    }
+  }
+  void add_checker_findings() {
+    if (!summary_.checker_findings.empty()) add("\nFindings of the checker:\n");
+    for (const TraceSummary::CheckerFinding& one : summary_.checker_findings) {
+      add("  {}, {}: {}\n", time_text(one.time), plain(summary_.sites[one.site]), plain(one.text));
     }
   }
   void add_waits() {

@@ -158,6 +158,10 @@ class SummaryBuilder {
         ++summary_.evictions.calls;
         summary_.evictions.sum += event.bytes;
         return;
+      case EventKind::evict_blocked:
+        return add_blocked(event);
+      case EventKind::finding:
+        return add_finding(event);
       case EventKind::budget_wait:
         ++summary_.budget_waits.calls;
         summary_.budget_waits.sum += event.extra;
@@ -344,6 +348,22 @@ class SummaryBuilder {
     if (copy.took != 0) sum.timed_bytes += copy.bytes;
     summary_.copies.push_back(copy);
   }
+  void add_blocked(const MemoryEvent& event) {
+    const std::uint32_t tag = tag_of(event.tag), site = site_of(event.site);
+    TraceSummary::Blocked& sum = blocked_[std::uint64_t{tag} << 32 | site];
+    sum.tag = tag;
+    sum.site = site;
+    ++sum.times;
+    sum.bytes = std::max(sum.bytes, event.bytes);
+  }
+  void add_finding(const MemoryEvent& event) {
+    constexpr std::size_t max_findings = 100;
+    if (summary_.checker_findings.size() == max_findings) return;
+    const MemoryTrace::Name* const text =
+        trace_.find(trace::DefinitionKind::text, static_cast<std::uint32_t>(event.extra));
+    summary_.checker_findings.push_back(
+        {now_, site_of(event.site), text != nullptr ? text->text : "unknown"});
+  }
   void add_move(const MemoryEvent& event) {
     const std::string reason(event.detail < transfer_reasons
                                  ? name(static_cast<TransferReason>(event.detail))
@@ -458,6 +478,9 @@ class SummaryBuilder {
     }
     // A copy may begin later than another one that was submitted after it.
     std::ranges::stable_sort(summary_.copies, {}, &TraceSummary::Copy::time);
+    for (const auto& [key, sum] : blocked_) summary_.blocked.push_back(sum);
+    std::ranges::stable_sort(summary_.blocked, std::ranges::greater(),
+                             &TraceSummary::Blocked::times);
     find_peaks();
     find_leaks();
     write_notes();
@@ -579,6 +602,7 @@ class SummaryBuilder {
     std::uint64_t number = 0;
   };
   std::map<std::uint64_t, LiveBlock> by_address_;
+  std::map<std::uint64_t, TraceSummary::Blocked> blocked_;            // by tag and site
   std::unordered_map<std::uint64_t, const MemoryEvent*> copy_times_;  // by number of the copy
   std::unordered_set<std::uint64_t>
       ended_;  // blocks whose free was not in the trace when they ended

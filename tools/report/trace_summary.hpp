@@ -94,6 +94,17 @@ struct TraceSummary {
     std::string reason;
     std::uint64_t calls = 0, bytes = 0;
   };
+  /// Leases that kept copies of a buffer from eviction.
+  struct Blocked {
+    std::uint32_t tag = 0, site = 0;     // where the leases were opened
+    std::uint64_t times = 0, bytes = 0;  // of the largest copy
+  };
+  /// What the checker of a simulated device reported.
+  struct CheckerFinding {
+    std::uint64_t time = 0;
+    std::uint32_t site = 0;
+    std::string text;
+  };
   struct Count {
     std::uint64_t calls = 0, sum = 0;
   };
@@ -119,8 +130,10 @@ struct TraceSummary {
   std::vector<Leak> leaks;
   Transfers transfers[directions];
   std::vector<Moves> moves;
-  Count evictions;     // and their bytes
-  Count budget_waits;  // and their nanoseconds
+  Count evictions;                               // and their bytes
+  std::vector<Blocked> blocked;                  // the most frequent first
+  std::vector<CheckerFinding> checker_findings;  // at most 100
+  Count budget_waits;                            // and their nanoseconds
 };
 
 /// The name of a direction, such as "host to device".

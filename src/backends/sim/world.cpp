@@ -19,6 +19,7 @@
 #include "backends/sim/strict_window.hpp"
 #include "core/no_host_memory.hpp"
 #include "tern/core/bytes.hpp"
+#include "trace/recording.hpp"
 
 namespace tern::sim {
 namespace {
@@ -504,6 +505,10 @@ std::optional<Finding> World::judge_access(const TraceRecord& record) {
 
 Result<void> World::keep(Finding finding, InTrace in_trace) {
   if (trace_ && in_trace == InTrace::no) trace_->write_finding(finding);
+  if (trace::is_recording()) {
+    trace::record(trace::EventKind::finding, {.site = finding.site, .text = finding.what});
+    trace::dump_after_failure();
+  }
   if (options_.mode == Mode::abort) {
     if (trace_) static_cast<void>(trace_->close());
     // The only place in the library that prints and aborts; Mode::abort asked for it.
