@@ -26,6 +26,7 @@
 #include "tern/core/bytes.hpp"
 #include "tern/detail/core/config.hpp"
 #include "tern/detail/core/mutex.hpp"
+#include "trace/nvtx.hpp"
 #include "trace/recording.hpp"
 #include "trace/slabs.hpp"
 
@@ -480,9 +481,11 @@ std::optional<std::uint64_t> lost_events() noexcept {
 
 Range::Range(const std::string& name, CallSite site) noexcept : is_recorded_(is_recording()) {
   if (is_recorded_) record(EventKind::range_begin, {.site = site, .text = name});
+  push_profiler_range(name.c_str());
 }
 
 Range::~Range() {
+  pop_profiler_range();
   if (is_recorded_) record(EventKind::range_end, {});
 }
 

@@ -57,6 +57,7 @@ TERN_EXPORT void stop() noexcept;
 [[nodiscard]] TERN_EXPORT std::optional<std::uint64_t> lost_events() noexcept;
 
 /// Names what this thread does from here to the end of the scope, such as "step 12". Ranges nest.
+/// A profiler that understands NVTX shows them, too, with or without a recording.
 class TERN_EXPORT Range {
  public:
   explicit Range(const std::string& name, CallSite site = CallSite::here()) noexcept;
