@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "device/device_state.hpp"
+#include "trace/recording.hpp"
 
 namespace tern {
 
@@ -65,6 +66,7 @@ Event::Event(Event&& other) noexcept
       native_(std::exchange(other.native_, {})),
       has_timing_(other.has_timing_),
       is_recorded_(std::exchange(other.is_recorded_, false)),
+      recorded_by_(std::exchange(other.recorded_by_, {})),
       is_borrowed_(std::exchange(other.is_borrowed_, false)) {}
 
 Event& Event::operator=(Event&& other) noexcept {
@@ -74,6 +76,7 @@ Event& Event::operator=(Event&& other) noexcept {
   native_ = std::exchange(other.native_, {});
   has_timing_ = other.has_timing_;
   is_recorded_ = std::exchange(other.is_recorded_, false);
+  recorded_by_ = std::exchange(other.recorded_by_, {});
   is_borrowed_ = std::exchange(other.is_borrowed_, false);
   return *this;
 }
@@ -103,8 +106,12 @@ Result<bool> Event::try_is_done() const noexcept {
 Result<void> Event::try_synchronize() const noexcept {
   if (!is_recorded_) return {};
   if (Result<void> usable = device_->check_process(); !usable) return usable;
-  return DeviceState::state_of(device_->default_stream())
-      ->count(&StreamState::Counts::host_waits, device_->backend().synchronize(native_));
+  const std::uint64_t begun_ns = trace::is_recording() ? trace::now_ns() : 0;
+  Result<void> waited =
+      DeviceState::state_of(device_->default_stream())
+          ->count(&StreamState::Counts::host_waits, device_->backend().synchronize(native_));
+  if (begun_ns != 0) device_->record_host_wait(recorded_by_, begun_ns);
+  return waited;
 }
 
 Result<std::uint64_t> Event::try_elapsed_ns(const Event& start) const noexcept {

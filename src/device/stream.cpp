@@ -118,6 +118,16 @@ void record_transfer(trace::EventKind kind, StreamId stream, const trace::Named&
                        .time_ns = begun_ns});
 }
 
+/// Records that the stream waits for a mark. A sequence of 0 stands for an event of the program.
+void record_stream_wait(const DeviceState& device, StreamId stream, Mark mark,
+                        CallSite site) noexcept {
+  trace::record(trace::EventKind::stream_wait, {.stream = stream.value(),
+                                                .block = mark.sequence,
+                                                .extra = mark.stream.value(),
+                                                .site = site,
+                                                .device = recorded_device(device)});
+}
+
 /// A copy or fill that is recorded, if a recording is on, once the backend has accepted it.
 class RecordedTransfer {
  public:
@@ -530,13 +540,7 @@ Result<void> StreamRef::try_wait(Mark mark, CallSite site) const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return at(site, usable);
   if (mark.stream == id_ || !mark) return {};
   DeviceState* own = state_->device;
-  if (trace::is_recording()) {
-    trace::record(trace::EventKind::stream_wait, {.stream = id_.value(),
-                                                  .block = mark.sequence,
-                                                  .extra = mark.stream.value(),
-                                                  .site = site,
-                                                  .device = recorded_device(*own)});
-  }
+  if (trace::is_recording()) record_stream_wait(*own, id_, mark, site);
   if (mark.stream.device() == own->id()) {
     return at(site, own->wait_on_stream(mark, own->backend(), submit(*state_, site)));
   }
@@ -564,7 +568,10 @@ Result<void> StreamRef::try_record(Event& event, CallSite site) const noexcept {
   Result<void> recorded =
       state_->count(&StreamState::Counts::events,
                     state_->device->backend().record(submit(*state_, site), event.native_));
-  if (recorded) event.is_recorded_ = true;
+  if (recorded) {
+    event.is_recorded_ = true;
+    event.recorded_by_ = id_;
+  }
   return at(site, recorded);
 }
 
@@ -576,6 +583,9 @@ Result<void> StreamRef::try_wait(const Event& event, CallSite site) const noexce
     if (event.device_->info().backend != own->info().backend) {
       return at(site, two_devices(own->info(), event.device_->info()));
     }
+  }
+  if (trace::is_recording() && event.recorded_by_ != id_ && event.recorded_by_) {
+    record_stream_wait(*own, id_, {event.recorded_by_, 0}, site);
   }
   const NativeEvent native = event.is_recorded_ ? event.native_ : NativeEvent{};
   return at(site, state_->count(&StreamState::Counts::stream_waits,

@@ -94,6 +94,7 @@ class TERN_EXPORT Event {
   NativeEvent native_;
   bool has_timing_ = false;
   bool is_recorded_ = false;
+  StreamId recorded_by_;  // none if other code has recorded the event
   bool is_borrowed_ = false;
 };
 

@@ -1,0 +1,76 @@
+// The waits that recordings have: between streams, by marks and by events, and of the host.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "support/fake_backend.hpp"
+#include "support/temporary_folder.hpp"
+#include "tern/device/event.hpp"
+#include "tern/device/stream.hpp"
+#include "tern/trace/recorder.hpp"
+#include "trace/memory_trace.hpp"
+
+namespace tern {
+namespace {
+
+using trace::EventKind;
+using trace::MemoryEvent;
+
+class RecordedWaits : public testing::Test {
+ protected:
+  RecordedWaits() { trace::start(path_); }
+  ~RecordedWaits() override { trace::stop(); }
+  [[nodiscard]] std::vector<MemoryEvent> recorded(EventKind kind) const {
+    trace::stop();
+    std::vector<MemoryEvent> found;
+    for (const MemoryEvent& one : trace::MemoryTrace::try_read(path_).value().events) {
+      if (one.kind == kind) found.push_back(one);
+    }
+    return found;
+  }
+
+  test::FakeDevice fake;
+  Stream produce{fake.device}, consume{fake.device};
+
+ private:
+  test::TemporaryFolder folder_;
+  const std::string path_ = folder_ / "run.trace";
+};
+
+TEST_F(RecordedWaits, BetweenStreams) {
+  consume.wait(produce.mark());
+  Event event(fake.device);
+  consume.wait(event);  // not recorded yet, so it orders nothing
+  produce.record(event);
+  produce.wait(event);  // its own event
+  Event moved = std::move(event);
+  consume.wait(moved);
+  const std::vector<MemoryEvent> waits = recorded(EventKind::stream_wait);
+  ASSERT_EQ(waits.size(), 2u);
+  for (const MemoryEvent& one : waits) {
+    EXPECT_EQ(one.stream, consume.id().value());
+    EXPECT_EQ(one.extra, produce.id().value());
+    EXPECT_NE(one.site, 0u);
+  }
+  EXPECT_NE(waits[0].block, 0u);
+  EXPECT_EQ(waits[1].block, 0u);
+}
+
+TEST_F(RecordedWaits, OfTheHost) {
+  Event event(fake.device);
+  event.synchronize();  // not recorded yet, so it waits for nothing
+  produce.record(event);
+  event.synchronize();
+  consume.synchronize();
+  fake.device.synchronize();
+  const std::vector<MemoryEvent> waits = recorded(EventKind::host_wait);
+  ASSERT_EQ(waits.size(), 3u);
+  EXPECT_EQ(waits[0].stream, produce.id().value());
+  EXPECT_EQ(waits[1].stream, consume.id().value());
+  EXPECT_EQ(waits[2].stream, 0u);
+}
+
+}  // namespace
+}  // namespace tern
