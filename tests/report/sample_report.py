@@ -15,7 +15,7 @@ import json
 import pathlib
 import random
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "tools/report"
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "tools/report/page"
 
 MIB = 1 << 20
 NEVER = None
@@ -407,13 +407,19 @@ def encode(columns):
     return bytes(data), places
 
 
+def scripts():
+    """Returns the program of the page: its files in the order in which the build joins them."""
+    names = (PAGE / "scripts.txt").read_text().split()
+    return "".join((PAGE / name).read_text() for name in names)
+
+
 def page(sample):
     """Returns the text of the page."""
     data, places = encode(columns_of(sample))
     facts = json.dumps(dict(sample.facts, columns=places)).replace("<", "\\u003c")
     text = (PAGE / "page.html").read_text()
     for marker, value in (("@STYLE@", (PAGE / "page.css").read_text()),
-                          ("@SCRIPT@", (PAGE / "page.js").read_text()),
+                          ("@SCRIPT@", scripts()),
                           ("@FACTS@", facts),
                           ("@COLUMNS@", base64.b64encode(data).decode())):
         assert text.count(marker) == 1, f"page.html has to contain {marker} once"
