@@ -110,7 +110,7 @@ function paintBlockColors(chart) {
   const {layerOf} = rankingOf('tag');
   const {tag} = model.blocks;
   // Neighbors with the same tag differ a little in shade, so that their border can be seen.
-  const shades = theme.layers.flatMap((color) => [1, 0.93, 0.86, 0.72].map((factor) =>
+  const shades = theme.layers.flatMap((color) => [1, 0.93, 0.86, EDGE_SHADE].map((factor) =>
       pixelOf(color, factor)));
   const empty = pixelOf(theme.empty);
   for (let at = 0; at < ids.length; ++at) {

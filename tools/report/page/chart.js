@@ -6,14 +6,15 @@ const AXIS = 22;             // height of the time labels
 const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif';
 const MONO = '11px ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace';
 
+/** Adds what a chart needs to a canvas of the page. */
 function makeChart(id, top, bottom, heightOf) {
   const canvas = byId(id);
   const frame = canvas.parentElement;
   const cursor = element('div', {class: 'cursor', hidden: ''});
   const selection = element('div', {class: 'selection', hidden: ''});
   frame.append(cursor, selection);
-  charts[id] = {id, canvas, frame, cursor, selection, top, bottom, heightOf,
-                context: canvas.getContext('2d')};
+  return {id, canvas, frame, cursor, selection, top, bottom, heightOf,
+          context: canvas.getContext('2d')};
 }
 
 /** Fits the canvas to its place on the page and returns its context, cleared, in CSS pixels. */
@@ -62,13 +63,13 @@ const xToTime = (chart, x, range = view) =>
 
 /** Steps of 1, 2 or 5 times a power of ten. Deep inside a long trace, labels are offsets from the
     first one, which would otherwise differ in the ninth digit only. */
-function timeTicks(width) {
-  const least = Math.max((view.end - view.begin) / Math.max(1, width / 110), 1);
+function timeTicks(width, range) {
+  const least = Math.max((range.end - range.begin) / Math.max(1, width / 110), 1);
   const power = 10 ** Math.floor(Math.log10(least));
   const step = [1, 2, 5, 10].find((factor) => factor * power >= least * 0.999) * power;
   const ticks = [];
-  for (let n = Math.ceil(view.begin / step); n * step <= view.end; ++n) ticks.push(n * step);
-  const [scale, unit] = TIME_UNITS.find(([size]) => view.end >= size) || [1, 'ns'];
+  for (let n = Math.ceil(range.begin / step); n * step <= range.end; ++n) ticks.push(n * step);
+  const [scale, unit] = TIME_UNITS.find(([size]) => range.end >= size) || [1, 'ns'];
   const decimals = Math.max(0, Math.ceil(Math.log10(scale / step) - 1e-9));
   const plain = (time) => `${(time / scale).toFixed(decimals)} ${unit}`;
   const isDeep = decimals > 4;
@@ -76,25 +77,28 @@ function timeTicks(width) {
       isDeep && i > 0 ? `+${formatTime(time - ticks[0], 6)}` : plain(time)};
 }
 
-function drawTimeAxis(chart, withLabels = true) {
+function drawTimeAxis(chart, range = view) {
+  const {ticks, label} = timeTicks(chart.plot.width, range);
+  drawTicks(chart, ticks.map((time, i) => [timeToX(chart, time, range), label(time, i)]));
+}
+
+/** Draws a line at each tick, [x, text], and the texts that have room. */
+function drawTicks(chart, ticks) {
   const {context, plot} = chart;
-  const {ticks, label} = timeTicks(plot.width);
   context.textBaseline = 'top';
   context.textAlign = 'center';
   let free = 0;
-  ticks.forEach((time, i) => {
-    const x = Math.round(timeToX(chart, time)) + 0.5;
+  for (const [at, text] of ticks) {
+    const x = Math.round(at) + 0.5;
     context.fillStyle = theme.grid;
     context.fillRect(x - 0.5, plot.y, 1, plot.height);
-    if (!withLabels) return;
-    const text = label(time, i);
     const half = context.measureText(text).width / 2;
     const middle = Math.min(Math.max(x, LEFT / 2 + half), chart.width - half - 2);
-    if (middle - half < free) return;
+    if (middle - half < free) continue;
     free = middle + half + 8;
     context.fillStyle = theme.quiet;
     context.fillText(text, middle, plot.y + plot.height + 6);
-  });
+  }
 }
 
 function drawBytesAxis(chart, most) {

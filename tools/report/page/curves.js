@@ -119,9 +119,12 @@ function makeHeld(device) {
   return {time: Float64Array.from(time), total: Float64Array.from(total)};
 }
 
+/** Keeps what `make` returns, for each trace and each key. */
 function memoized(make) {
-  const known = new Map();
+  const knownOf = new WeakMap();
   return (...key) => {
+    if (!knownOf.has(model)) knownOf.set(model, new Map());
+    const known = knownOf.get(model);
     const name = key.join(' ');
     if (!known.has(name)) known.set(name, make(...key));
     return known.get(name);

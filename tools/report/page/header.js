@@ -54,11 +54,16 @@ function showLegends() {
   showPeakTables();
   showRefusals();
   showLeaks();
+  showGrowing();
+  showBlocked();
+  showWaits();
+  showMoves();
 }
 
 function showHeader() {
-  document.title = `Tern report: ${facts.title}`;
-  byId('title').textContent = facts.title;
+  const titles = traces.map((trace) => trace.facts.title).join(' and ');
+  document.title = `Tern report: ${titles}`;
+  byId('title').textContent = titles;
   const process = facts.process ? `, process ${facts.process}` : '';
   byId('origin').textContent = `${facts.program || 'unknown program'}${process}` +
                                `${facts.started ? `, started ${facts.started}` : ''}`;
@@ -66,7 +71,8 @@ function showHeader() {
     ['Duration', formatTime(facts.duration)], ['Events', formatCount(facts.events)],
     ['Blocks', formatCount(model.blocks.count)],
     ['Lost events', formatCount(facts.lost), facts.lost > 0],
-    ['Refused requests', formatCount(facts.refusals.length), facts.refusals.length > 0],
+    ['Refused requests', formatCount(facts.refused),
+     facts.refusals.some((refusal) => !refusal.is_served_later)],
     ['Not freed', formatBytes(facts.leaks.reduce((sum, row) => sum + row.bytes, 0))],
   ];
   byId('figures').replaceChildren(...figures.map(([name, value, isBad]) =>
@@ -76,6 +82,7 @@ function showHeader() {
   if (facts.is_complete === false && notes.length === 0) notes.push('The trace was not closed.');
   byId('notes').hidden = notes.length === 0;
   byId('notes').replaceChildren(...notes.map((note) => element('li', {}, note)));
+  showFindings();
   byId('peaks').replaceChildren(...(facts.peaks.length
       ? facts.peaks.map((peak) => element('p', {}, peak.text))
       : [element('p', {}, 'No memory was allocated.')]));

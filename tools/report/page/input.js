@@ -11,6 +11,7 @@ function redraw() {
   drawOverview();
   drawMap();
   drawStreams();
+  drawComparison();
   report.lastRedrawMilliseconds = performance.now() - begin;
   showRange();
   clearTimeout(largestTimer);
@@ -63,7 +64,8 @@ function memoryTooltip(chart, x) {
   const near = facts.refusals.find((refusal) => isShown(refusal.device) &&
       Math.abs(timeToX(chart, refusal.time) - x) < 5);
   const refused = near ? [element('p', {}, `Refused: ${formatBytes(near.bytes)} for ` +
-      `'${tagName(near.tag)}' at ${siteName(near.site)}, ${near.error}`)] : [];
+      `'${tagName(near.tag)}' at ${siteName(near.site)}, ${near.error}` +
+      `${near.is_served_later ? ', served later' : ''}`)] : [];
   return [element('b', {}, formatTime(xToTime(chart, x), 6)), element('table', {}, ...rows),
           ...refused];
 }

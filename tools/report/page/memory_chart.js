@@ -19,7 +19,7 @@ function drawMemory() {
   copyPixels(chart);
   drawBytesAxis(chart, most);
   drawTimeAxis(chart);
-  if (shown.mode !== 'state') drawHeld(chart);
+  drawHeld(chart);
   drawMarkers(chart);
   if (model.blocks.count === 0) drawSentence(chart, 'The trace has no allocations.');
 }
@@ -27,6 +27,7 @@ function drawMemory() {
 function paintStack(chart, curve, columns, most) {
   const {image: {width, height}, pixels} = chart;
   const colors = theme.layers.map((color) => pixelOf(color));
+  const edges = theme.layers.map((color) => pixelOf(color, EDGE_SHADE));
   const cached = pixelOf(theme.cached);
   const values = new Float64Array(curve.layers + 2);
   pixels.fill(pixelOf(theme.empty));
@@ -38,6 +39,7 @@ function paintStack(chart, curve, columns, most) {
       sum += values[layer];
       const top = Math.round(height * (1 - sum / most));
       for (let y = top; y < bottom; ++y) pixels[y * width + x] = colors[layer];
+      if (bottom - top > 2) pixels[top * width + x] = edges[layer];
       bottom = Math.min(bottom, top);
     }
     if (shown.mode !== 'state') continue;
@@ -101,12 +103,24 @@ function drawMarkers(chart) {
     context.lineWidth = 1;
     label(`Peak ${formatBytes(peak.live)}`, x, theme.text);
   }
+  facts.findings.forEach((finding, at) => {
+    if (finding.time >= spanNs() || !isInView(finding.time)) return;
+    if (finding.device >= 0 && !isShown(finding.device)) return;
+    const x = timeToX(chart, finding.time);
+    drawMarkerLine(context, x, plot.y - 4, plot.y + plot.height, theme.warning, [2, 3]);
+    label(`Finding ${at + 1}`, x, theme.warning);
+  });
   let lastX = -1;
   for (const refusal of facts.refusals) {
     if (!isShown(refusal.device) || !isInView(refusal.time)) continue;
     const x = timeToX(chart, refusal.time);
     if (Math.abs(x - lastX) < 1) continue;
     lastX = x;
+    if (refusal.is_served_later) {
+      // It was served after something was evicted or freed: a tick is enough.
+      drawMarkerLine(context, x, plot.y - 4, plot.y + 4, theme.refusal, []);
+      continue;
+    }
     drawMarkerLine(context, x, plot.y - 4, plot.y + plot.height, theme.refusal, [4, 3]);
     label(`Refused ${formatBytes(refusal.bytes)}`, x, theme.refusal);
   }

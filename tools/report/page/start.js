@@ -7,17 +7,20 @@ function makeControls() {
                                 : `Stack live memory by ${mode}`,
         onclick: () => setMode(mode)}, mode));
   }
-  const select = byId('device');
-  const used = [...new Set(model.blocks.device)].sort((a, b) => a - b);
-  const choices = used.length === 1 ? used : [-1, ...used];
-  select.append(...choices.map((device) => element('option', {value: device}, deviceName(device))));
-  select.addEventListener('change', () => setDevice(Number(select.value)));
-  byId('device-field').hidden = used.length < 2;
+  byId('device').addEventListener('change', () => setDevice(Number(byId('device').value)));
   byId('zoom-in').addEventListener('click', () => zoom(0.6));
   byId('zoom-out').addEventListener('click', () => zoom(1 / 0.6));
   byId('zoom-reset').addEventListener('click', resetView);
   byId('theme').addEventListener('click', () =>
       setTheme(document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark'));
+}
+
+function listDevices() {
+  const used = [...new Set(model.blocks.device)].sort((a, b) => a - b);
+  const choices = used.length === 1 ? used : [-1, ...used];
+  byId('device').replaceChildren(...choices.map((device) =>
+      element('option', {value: device}, deviceName(device))));
+  byId('device-field').hidden = used.length < 2;
 }
 
 function listenToWindow() {
@@ -34,24 +37,52 @@ function listenToWindow() {
   addEventListener('afterprint', () => setTheme(before));
 }
 
-function start() {
-  facts = JSON.parse(byId('facts').textContent);
-  model = loadModel(facts, columnReader(facts, decodeBase64(byId('columns').textContent)));
-  planLanes();
-  makeChart('memory', MARKER_BAND, AXIS, () => 320);
-  makeChart('overview', 2, 2, () => 44);
-  makeChart('map', 4, AXIS, () => 400);
-  makeChart('streams', 2, AXIS, streamsHeight);
+function loadTrace(factsId, columnsId) {
+  const loaded = {facts: JSON.parse(byId(factsId).textContent)};
+  loaded.model = loadModel(loaded.facts, columnReader(
+      loaded.facts, decodeBase64(byId(columnsId).textContent)));
+  inTrace(loaded, planLanes);
+  return loaded;
+}
+
+/** Shows one of the traces in everything below the comparison. */
+function openTrace(index) {
+  ({facts, model} = traces[index]);
+  selectedBlock = -1;
+  byId('block').hidden = true;
+  if (charts.map) charts.map.rows = null;
   Object.assign(view, {begin: 0, end: spanNs()});
-  const highest = [...facts.peaks].sort((a, b) => b.live - a.live)[0];
+  // Memory of the host is rarely what is short.
+  const isHost = (peak) => Number(facts.devices[peak.device].is_host ?? false);
+  const highest = [...facts.peaks].sort((a, b) => isHost(a) - isHost(b) || b.live - a.live)[0];
   shown.device = highest ? highest.device : -1;
-  readTheme();
-  makeControls();
+  for (const button of byId('traces').querySelectorAll('button')) {
+    button.setAttribute('aria-pressed', String(Number(button.value) === index));
+  }
+  listDevices();
   showHeader();
   showTransfers();
-  setTheme(matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light');
-  setMode('tag');
+  showLegends();
+  setMode(shown.mode);
   setDevice(shown.device);
+}
+
+function start() {
+  const comparison = JSON.parse(byId('comparison-facts').textContent);
+  traces = [...(comparison ? [loadTrace('facts-before', 'columns-before')] : []),
+            loadTrace('facts', 'columns')];
+  ({facts, model} = traces[traces.length - 1]);
+  readTheme();
+  makeControls();
+  if (comparison) makeComparison(comparison);
+  Object.assign(charts, {
+    memory: makeChart('memory', MARKER_BAND, AXIS, () => 320),
+    overview: makeChart('overview', 2, 2, () => 44),
+    map: makeChart('map', 4, AXIS, () => 400),
+    streams: makeChart('streams', 2, AXIS, streamsHeight),
+  });
+  openTrace(traces.length - 1);
+  setTheme(matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light');
   redraw();
   for (const chart of Object.values(charts)) {
     listenToPointer(chart);
@@ -81,7 +112,7 @@ Object.assign(report, {
   redraw, liveAt, mapPoint,
   blockAt: (x, y) => blockFacts(blockIndexAt(x, y)),
   setView: drawn(setView), setMode: drawn(setMode), setDevice: drawn(setDevice),
-  setTheme: drawn(setTheme), zoomToBlock: drawn(zoomToBlock), resetView: drawn(resetView),
+  setTheme: drawn(setTheme), openTrace: drawn(openTrace), compareAt, zoomToBlock: drawn(zoomToBlock), resetView: drawn(resetView),
   view: () => ({...view}),
 });
 window.ternReport = report;

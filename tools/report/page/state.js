@@ -1,9 +1,11 @@
 // What the page shows: the part of the trace, the device, the theme.
 
+const EDGE_SHADE = 0.5;      // of the edge of an area beside its color
 const COLORS = 8;            // colors for groups; the remaining groups share one more
 const MIN_SPAN_NS = 20;
 
-let facts;
+let traces = [];  // {facts, model} of each trace of the page: one, or before and after
+let facts;        // of the open trace
 let model;
 let theme;
 const view = {begin: 0, end: 1};
@@ -12,6 +14,17 @@ const shown = {mode: 'tag', device: -1};
 const report = {loadMilliseconds: 0, lastRedrawMilliseconds: 0};
 let selectedBlock = -1;
 const charts = {};
+
+/** Calls `compute` as if another trace were open. */
+function inTrace(trace, compute) {
+  const open = {facts, model};
+  ({facts, model} = trace);
+  try {
+    return compute();
+  } finally {
+    ({facts, model} = open);
+  }
+}
 
 const spanNs = () => Math.max(facts.duration, 1);
 
@@ -72,7 +85,7 @@ function readTheme() {
   theme = {
     layers, cached: get('layer-cached'), text: get('text'), quiet: get('quiet'), grid: get('grid'),
     line: get('line'), card: get('card'), empty: get('empty'), refusal: get('refusal'),
-    accent: get('accent'),
+    accent: get('accent'), warning: get('warning'),
   };
 }
 
@@ -81,6 +94,7 @@ function setTheme(name) {
   byId('theme').textContent = name === 'dark' ? 'Light theme' : 'Dark theme';
   readTheme();
   showLegends();
+  if (compared) setComparison({});
   scheduleDraw();
 }
 

@@ -1,5 +1,6 @@
 // The timeline of streams: copies, launches, waits, and the ranges of threads.
 
+const EDGE_COLOR = 'rgba(0, 0, 0, 0.55)';  // below a bar, so that a light bar has contrast
 const LANE = 36;
 const RANGE_ROW = 18;
 const MAX_RANGE_ROWS = 16;
@@ -74,6 +75,9 @@ function drawMarks(chart, marks, place, kindOf, colors) {
     if (run.kind < 0) return;
     context.fillStyle = colors[run.kind % colors.length];
     context.fillRect(run.left, laneTop(lane) + place.top, run.right - run.left, place.height);
+    context.fillStyle = EDGE_COLOR;
+    context.fillRect(run.left, laneTop(lane) + place.top + place.height - 1,
+                     run.right - run.left, 1);
   };
   const {begin, end} = view;
   const scale = chart.plot.width / (end - begin);
@@ -229,7 +233,7 @@ function waitItem(stream, begin, end) {
   const took = waits.end[i] - waits.time[i];
   const rows = [['Site', siteName(waits.site[i])], ['Begin', formatTime(waits.time[i], 6)]];
   if (stream === 0) rows.unshift(['Took', formatTime(took)]);
-  return {heading: `${streamName(stream)} waits for ${streamName(waits.source[i])}`, rows};
+  return {heading: `${streamName(stream)} waits for ${waitTarget(waits.source[i])}`, rows};
 }
 
 function launchItem(stream, begin, end) {

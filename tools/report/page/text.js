@@ -35,6 +35,8 @@ const siteName = (index) => facts.sites[index] ?? 'unknown';
 const kernelName = (index) => facts.kernels[index] ?? 'unknown';
 const streamName = (index) => facts.streams[index]?.name ?? 'unknown';
 const deviceName = (index) => index < 0 ? 'all devices' : facts.devices[index]?.name ?? 'unknown';
+/** The host waits for a stream, or for stream 0: for all of them. */
+const waitTarget = (index) => index === 0 ? 'all streams' : streamName(index);
 const directionName = (value) => DIRECTIONS[value] ?? String(value);
 
 /** Creates an element. Children are nodes or strings, and strings become text nodes. */
