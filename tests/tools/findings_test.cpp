@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench/allocation_trace.hpp"
+#include "support/made_trace.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/pool_resource.hpp"
@@ -19,74 +20,12 @@
 namespace tern::tools {
 namespace {
 
-using trace::DefinitionKind;
 using trace::EventKind;
-using trace::MemoryEvent;
 
-/// A made-up trace. Line n is "code.cpp:n", tag n is "tag n", stream n is "stream n".
-class Story {
+class Story : public test::MadeTrace {
  public:
-  Story() {
-    made_.header.is_closed = 1;
-    made_.define(DefinitionKind::device, 1, {"gpu", 0, 0, 0});
-  }
-  MemoryEvent& add(EventKind kind, std::uint64_t bytes, std::uint32_t line = 0,
-                   std::uint16_t tag = 0) {
-    MemoryEvent event;
-    event.kind = kind;
-    event.time_ns = 1000 * (made_.events.size() + 1);
-    event.bytes = bytes;
-    event.site = line;
-    event.tag = tag;
-    event.device = event.resource = 1;
-    if (line != 0) made_.define(DefinitionKind::site, line, {"code.cpp", line, 0, 0});
-    if (tag != 0) made_.define(DefinitionKind::tag, tag, {"tag " + std::to_string(tag), 0, 0, 0});
-    made_.events.push_back(event);
-    made_.threads.push_back(1);
-    return made_.events.back();
-  }
-  /// Allocates after everything else. Returns the number of the block.
-  std::uint64_t allocate(std::uint64_t bytes, std::uint32_t line, std::uint16_t tag = 0,
-                         std::uint64_t stream = 1) {
-    return allocate_at(next_, bytes, line, tag, stream);
-  }
-  std::uint64_t allocate_at(std::uint64_t address, std::uint64_t bytes, std::uint32_t line,
-                            std::uint16_t tag = 0, std::uint64_t stream = 1) {
-    MemoryEvent& event = add(EventKind::allocate, bytes, line, tag);
-    event.block = blocks_.size() + 1;
-    event.address = address;
-    event.extra = bytes;
-    event.stream = stream;
-    next_ = std::max(next_, address + bytes);
-    blocks_.push_back(event);
-    return event.block;
-  }
-  void free(std::uint64_t block, std::uint64_t stream = 1, std::uint32_t line = 0) {
-    const MemoryEvent of = blocks_[block - 1];
-    MemoryEvent& event = add(EventKind::free, of.bytes, line, of.tag);
-    event.block = block;
-    event.address = of.address;
-    event.stream = stream;
-  }
-  void hold(std::uint64_t bytes, std::uint64_t pending) {
-    add(EventKind::hold, bytes).block = pending;
-  }
-  MemoryEvent& refuse(std::uint64_t bytes, std::uint64_t held, std::uint32_t line,
-                      std::uint16_t tag = 0) {
-    MemoryEvent& event = add(EventKind::refuse, bytes, line, tag);
-    event.extra = held;
-    event.stream = 1;
-    event.detail = static_cast<std::uint8_t>(ErrorCode::out_of_memory);
-    return event;
-  }
-  trace::MemoryTrace& trace() { return made_; }
-  [[nodiscard]] TraceSummary summary() const { return TraceSummary(made_, "made"); }
+  [[nodiscard]] TraceSummary summary() const { return TraceSummary(trace(), "made"); }
   [[nodiscard]] Findings findings() const { return Findings(summary()); }
-
- private:
-  trace::MemoryTrace made_;
-  std::vector<MemoryEvent> blocks_;
-  std::uint64_t next_ = 0x10000;
 };
 
 bool has(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
