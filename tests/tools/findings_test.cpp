@@ -62,6 +62,29 @@ TEST(KeepsGrowing, FindsALineThatFreesEverythingAtTheEnd) {
   EXPECT_FALSE(has(found.all[0].text, "none of which"));
 }
 
+TEST(KeepsGrowing, FindsALineThatFreesEverythingBeforeAnotherDeviceEnds) {
+  std::vector<std::uint64_t> kept;
+  Story story = loop(40, [&](Story& one, int) { kept.push_back(one.allocate(100, 2, 2)); });
+  for (const std::uint64_t block : kept) story.free(block);
+  story.allocate(1, 3);
+  story.trace().events.back().device = story.trace().events.back().resource = 2;
+  EXPECT_EQ(story.findings().all.size(), 1u);
+}
+
+TEST(KeepsGrowing, IgnoresStepsThatNeedMoreAndFreeAll) {
+  Story story;
+  // 800 allocations, so that each eighth begins in the middle of a step, with live blocks.
+  for (int i = 0; i < 45; ++i) story.free(story.allocate(1, 1));
+  for (std::uint64_t step = 1; step <= 75; ++step) {
+    std::vector<std::uint64_t> blocks;
+    for (int i = 0; i < 10; ++i) blocks.push_back(story.allocate(10 * step, 2, 2));
+    if (step == 75) break;
+    for (const std::uint64_t block : blocks) story.free(block);
+  }
+  for (int i = 0; i < 5; ++i) story.free(story.allocate(1, 1));
+  EXPECT_TRUE(story.findings().all.empty());
+}
+
 TEST(KeepsGrowing, FindsALineThatFreesMostOfItsBlocks) {
   const Story story = loop(80, [](Story& one, int step) {
     const std::uint64_t block = one.allocate(100, 2, 2);
