@@ -9,14 +9,24 @@ file(GLOB tern_tool_sources CONFIGURE_DEPENDS
      "${PROJECT_SOURCE_DIR}/bench/*.cpp")
 list(FILTER tern_tool_sources EXCLUDE REGEX "/tools/main\\.cpp$")
 
-# The files of the report page become arrays in the program. Compilers bound the length of a string
-# literal, but not that of an array.
+# The files of the report page become arrays in the program: the scripts, in the order of
+# scripts.txt, become one. Compilers bound the length of a string literal, but not that of an array.
+set(tern_page_folder "${PROJECT_SOURCE_DIR}/tools/report/page")
 set(tern_page_source "${PROJECT_BINARY_DIR}/page_parts.cpp")
 set(tern_page_text "#include \"tools/report/page_parts.hpp\"\n\nnamespace tern::tools {\n")
+file(STRINGS "${tern_page_folder}/scripts.txt" tern_page_js)
+set(tern_page_html page.html)
+set(tern_page_css page.css)
+set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
+  "${tern_page_folder}/scripts.txt")
 foreach(part IN ITEMS html css js)
-  set(file "${PROJECT_SOURCE_DIR}/tools/report/page.${part}")
-  set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
-  file(READ "${file}" text HEX)
+  set(text "")
+  foreach(name IN LISTS tern_page_${part})
+    set(file "${tern_page_folder}/${name}")
+    set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
+    file(READ "${file}" digits HEX)
+    string(APPEND text "${digits}")
+  endforeach()
   string(LENGTH "${text}" digits)
   math(EXPR bytes "${digits} / 2")
   string(REGEX REPLACE "([0-9a-f][0-9a-f])" "'\\\\x\\1'," text "${text}")

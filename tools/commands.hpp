@@ -41,7 +41,8 @@ int run_check_files(const CheckOptions& options);
 
 struct ReportOptions {
   std::string file;
-  std::string page;  // empty: text to standard output
+  std::string after;  // a second recording, which the first is compared with; empty: none
+  std::string page;   // empty: text to standard output
 };
 int run_report(const ReportOptions& options);
 

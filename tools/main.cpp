@@ -85,10 +85,13 @@ int run(int argc, char** argv) {
       ->add_option("file", report.file,
                    "a recording, such as TERN_TRACE=run.trace writes, or a log of RMM")
       ->required();
+  report_command->add_option("after", report.after,
+                             "another recording of the program: show what differs");
   report_command->add_option("-o,--output", report.page,
                              "write a page for a browser instead of text");
   report_command->footer(
-      "Example:\n  TERN_TRACE=run.trace my_program; tern report run.trace -o run.html");
+      "Example:\n  TERN_TRACE=run.trace my_program; tern report run.trace -o run.html\n"
+      "Two recordings are compared: tern report before.trace after.trace -o difference.html");
 
   TourOptions tour;
   CLI::App* tour_command =

@@ -47,17 +47,20 @@ void record_refusal(const RecordedResource& by, const Request& request, std::siz
   facts.bytes = request.bytes;
   facts.extra = held_bytes;
   facts.detail = static_cast<std::uint8_t>(why.code());
+  facts.block = why.number("in_flight").value_or(0);
+  facts.address = why.number("largest_now").value_or(0);
   facts.site = request.site;
   facts.tag = request.tag;
   trace::record(trace::EventKind::refuse, facts);
   trace::dump_after_failure();
 }
 
-void record_held(const RecordedResource& by, std::size_t held_bytes,
-                 std::size_t live_bytes) noexcept {
+void record_held(const RecordedResource& by, std::size_t held_bytes, std::size_t live_bytes,
+                 std::size_t pending_bytes) noexcept {
   trace::EventFacts facts = facts_of(by);
   facts.bytes = held_bytes;
   facts.extra = live_bytes;
+  facts.block = pending_bytes;
   trace::record(trace::EventKind::hold, facts);
 }
 

@@ -28,7 +28,7 @@ void record_free(const RecordedResource& to, const Block& block, Tag tag, Stream
                  const CallSite& site, std::uint64_t time_ns = 0) noexcept;
 void record_refusal(const RecordedResource& by, const Request& request, std::size_t held_bytes,
                     const Failure& why) noexcept;
-void record_held(const RecordedResource& by, std::size_t held_bytes,
-                 std::size_t live_bytes) noexcept;
+void record_held(const RecordedResource& by, std::size_t held_bytes, std::size_t live_bytes,
+                 std::size_t pending_bytes) noexcept;
 
 }  // namespace tern

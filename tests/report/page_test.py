@@ -59,12 +59,16 @@ class Page(unittest.TestCase):
         raise unittest.SkipTest("a base class")
 
     @classmethod
+    def page_of_class(cls):
+        return sample_report.page(cls.sample)
+
+    @classmethod
     def setUpClass(cls):
         cls.sample = cls.sample_of_class()
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
         cls.path = pathlib.Path(folder.name) / "report.html"
-        cls.path.write_text(sample_report.page(cls.sample))
+        cls.path.write_text(cls.page_of_class())
         cls.driver = browser()
         cls.addClassCleanup(cls.driver.quit)
         if cls.before_load:
@@ -364,6 +368,36 @@ class SmallPage(Page):
         self.assertIn("src/model.cpp:88 in Model::Model", self.text_of("block"))
         self.assertIn("167,772,160 bytes", self.text_of("block"))
 
+    def test_shows_what_stands_out(self):
+        self.assertIn("Keeps growing. cuda:0: memory that src/metrics.cpp:29 allocates keeps growing.",
+                      self.text_of("findings"))
+        self.js("ternReport.setDevice(0); ternReport.setView(0, 1000)")
+        self.js("document.querySelector('#findings button').click()")
+        self.assertEqual(self.js("return document.getElementById('device').value"), "1")
+        self.assertEqual(self.view(), {"begin": 0, "end": self.sample.facts["duration"]})
+
+    def test_goes_to_the_moment_of_a_row(self):
+        button = self.driver.find_element(By.CSS_SELECTOR, "#blocked td button")
+        self.js("arguments[0].click()", button)
+        view = self.view()
+        self.assertLess(view["begin"], 2_000_000)
+        self.assertGreater(view["end"], 2_000_000)
+        self.assertLess(self.span(), self.sample.facts["duration"] / 5)
+
+    def test_shows_growth_blocked_memory_waits_and_moves(self):
+        for identifier, parts in (
+                ("growing", ("src/metrics.cpp:29", "metrics", "8.0 MiB", "40")),
+                ("blocked", ("copy", "src/train.cpp:140", "48.0 MiB", "64.0 MiB",
+                             "src/loader.cpp:63")),
+                ("waits", ("host", "compute", "copy", "on the device", "src/checkpoint.cpp:90",
+                           "5 ms")),
+                ("moves", ("device read", "42.0 MiB", "src/evaluate.cpp:51", "30.0 MiB")),
+                ("refusals", ("96.0 MiB", "Largest free range"))):
+            for part in parts:
+                self.assertIn(part, self.text_of(identifier))
+        floors = self.js("return document.querySelector('.sparkline').getAttribute('aria-label')")
+        self.assertTrue(floors.startswith("0 B, 1.0 MiB, 2.0 MiB"), floors)
+
     def test_every_canvas_has_a_text_alternative(self):
         for canvas in self.driver.find_elements(By.TAG_NAME, "canvas"):
             self.assertGreater(len(canvas.get_attribute("aria-label") or ""), 20)
@@ -388,10 +422,10 @@ class HostilePage(Page):
         self.assertEqual(self.load_log, [])
         self.assertIsNone(self.js("return window.attacked ?? null"))
         self.assertEqual(self.js("return document.querySelectorAll('img').length"), 0)
-        self.assertEqual(self.js("return document.querySelectorAll('script').length"), 3)
+        self.assertEqual(self.js("return document.querySelectorAll('script').length"), 6)
         self.assertEqual(self.text_of("title"), sample_report.HOSTILE_SITE)
         self.assertIn(sample_report.HOSTILE_NOTE, self.text_of("notes"))
-        for identifier in ("at-peak", "map-legend", "memory-legend", "peaks"):
+        for identifier in ("at-peak", "map-legend", "memory-legend", "peaks", "findings"):
             self.assertIn(sample_report.HOSTILE_TAG, self.text_of(identifier))
         self.assertIn(sample_report.HOSTILE_SITE, self.text_of("at-peak"))
 
@@ -437,8 +471,122 @@ class EmptyPage(Page):
                                      ("leaks", "Every block was freed."),
                                      ("transfers", "Nothing was copied.")):
             self.assertEqual(self.text_of(identifier), sentence)
+        self.assertTrue(self.text_of("findings").startswith("Nothing stands out"))
+        self.assertEqual(self.text_of("waits"), "Nobody waited.")
+        for identifier in ("growing", "blocked", "moves", "comparison"):
+            self.assertIsNone(self.js("return document.getElementById(arguments[0]).offsetParent",
+                                      identifier))
         for mode in ("tag", "device", "stream", "state"):
             self.js("ternReport.setMode(arguments[0])", mode)
+
+
+class ComparisonPage(Page):
+    """Two traces. The second one is hostile, and twice as long."""
+
+    @classmethod
+    def sample_of_class(cls):
+        return sample_report.build(6000, hostile=True)
+
+    @classmethod
+    def page_of_class(cls):
+        cls.before = sample_report.build(3000, seed=5)
+        cls.comparison = sample_report.compare(cls.before, cls.sample)
+        return sample_report.page(cls.sample, cls.before, cls.comparison)
+
+    def setUp(self):
+        super().setUp()
+        self.js("ternReport.openTrace(1)")
+
+    def press(self, selector):
+        self.js("document.querySelector(arguments[0]).click(); ternReport.redraw()", selector)
+
+    def highest(self, sample, begin, end):
+        """The highest live bytes in a part of a trace, and at its beginning."""
+        times = [time for block in sample.blocks
+                 for time in (block[0], block[0] + (block[1] or 0)) if begin <= time < end]
+        return max(sample.live_at(time, GPU) for time in [begin, *times])
+
+    def check_curves(self, end_of):
+        width = self.js("return document.getElementById('compare').clientWidth") - 106 - 14
+        for share in (0.05, 0.31, 0.5, 0.77):
+            shown = self.js("return ternReport.compareAt(arguments[0])", share)["bytes"]
+            column = int(share * width)
+            for at, sample in enumerate((self.before, self.sample)):
+                end = end_of(sample)
+                begin = column / width * end
+                # A time at the edge of a pixel may count for either side.
+                expected = {self.highest(sample, begin + early, begin + end / width + late)
+                            for early in (-1, 0, 1) for late in (-1, 0, 1)}
+                self.assertIn(shown[at], expected, f"at {share} of trace {at}")
+
+    def test_draws_both_curves_over_time(self):
+        self.press("#compare-axis button[value=time]")
+        longest = max(sample.facts["duration"] for sample in (self.before, self.sample))
+        self.check_curves(lambda _: longest)
+
+    def test_draws_both_curves_over_the_share_of_the_duration(self):
+        self.press("#compare-axis button[value=share]")
+        self.check_curves(lambda sample: sample.facts["duration"])
+
+    def test_draws_held_memory(self):
+        live = self.js("return document.getElementById('compare').toDataURL()")
+        self.press("#compare-memory button[value=held]")
+        self.assertNotEqual(self.js("return document.getElementById('compare').toDataURL()"), live)
+        self.press("#compare-memory button[value=live]")
+
+    def test_lists_the_differences(self):
+        self.assertIn(self.comparison["devices"][0]["text"], self.text_of("differences"))
+        text = self.text_of("compare-tables")
+        for part in ("peak live", "+128.0 MiB", "\u221264.0 MiB", "2.0 MiB",
+                     sample_report.HOSTILE_TAG, "src/new.cpp:9, before src/new.cpp:7"):
+            self.assertIn(part, text)
+
+    def test_opens_each_trace(self):
+        for index, sample in ((0, self.before), (1, self.sample)):
+            self.press(f"#traces button[value='{index}']")
+            self.assertIn(f"{len(sample.blocks):,}", self.text_of("figures"))
+            self.assertEqual(self.span(), sample.facts["duration"])
+            for time in (sample.facts["duration"] // 3, sample.facts["duration"] // 2):
+                live = self.js("return ternReport.liveAt(arguments[0], arguments[1])", time, GPU)
+                self.assertEqual(live, sample.live_at(time, GPU))
+
+    def span(self):
+        view = self.view()
+        return view["end"] - view["begin"]
+
+    def test_names_both_values_under_the_pointer_and_with_the_keyboard(self):
+        text = self.hover("compare", 500, 100)
+        self.assertIn(self.before.facts["title"], text)
+        self.assertIn("difference", text)
+        canvas = self.driver.find_element(By.ID, "compare")
+        canvas.send_keys(Keys.ARROW_RIGHT)
+        self.assertIn("difference", self.text_of("compare-at"))
+
+    def test_shows_hostile_strings_as_text(self):
+        self.assertEqual(self.load_log, [])
+        self.assertIsNone(self.js("return window.attacked ?? null"))
+        self.assertEqual(self.js("return document.querySelectorAll('img').length"), 0)
+        self.assertEqual(self.js("return document.querySelectorAll('script').length"), 6)
+
+
+class LargeComparison(Page):
+    """The limits of a page with one trace hold for two traces with as many events together."""
+
+    @classmethod
+    def sample_of_class(cls):
+        return sample_report.build(BLOCKS // 2, layers=24)
+
+    @classmethod
+    def page_of_class(cls):
+        before = sample_report.build(BLOCKS // 2, layers=24, seed=5)
+        return sample_report.page(cls.sample, before, sample_report.compare(before, cls.sample))
+
+    def test_is_small_and_fast(self):
+        self.assertLessEqual(self.path.stat().st_size, MAX_FILE_BYTES)
+        self.assertLessEqual(self.load_ms, MAX_LOAD_MS * SLOWNESS)
+        took = [self.js("ternReport.redraw(); return ternReport.lastRedrawMilliseconds")
+                for _ in range(9)]
+        self.assertLessEqual(statistics.median(took), MAX_REDRAW_MS * SLOWNESS, took)
 
 
 class Recorded(unittest.TestCase):
@@ -466,6 +614,13 @@ class Recorded(unittest.TestCase):
                                          peak["time"], peak["device"])
             self.assertEqual(live, peak["live"])
             self.assertIn(peak["text"], driver.find_element(By.TAG_NAME, "body").text)
+        subprocess.run([tool, "report", trace, trace, "-o", page], stdout=subprocess.DEVNULL,
+                       check=True)
+        driver.get(page.as_uri())
+        driver.execute_async_script("ternReport.ready.finally(arguments[0])")
+        self.assertEqual(driver.get_log("browser"), [])
+        tables = driver.find_element(By.ID, "compare-tables").text
+        self.assertIn("Live at the peaks, by line: no difference.", tables)
 
 
 if __name__ == "__main__":

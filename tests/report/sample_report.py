@@ -15,7 +15,7 @@ import json
 import pathlib
 import random
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "tools/report"
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "tools/report/page"
 
 MIB = 1 << 20
 NEVER = None
@@ -238,7 +238,8 @@ def save_checkpoint(sample, step):
 def refuse(sample):
     sample.facts["refusals"] = [{
         "time": sample.now, "device": 1, "resource": POOL, "bytes": 1536 * MIB, "tag": 12,
-        "site": 13, "stream": COMPUTE, "error": "out_of_budget"}]
+        "site": 13, "stream": COMPUTE, "error": "out_of_budget", "pending": 0,
+        "largest_free": 96 * MIB, "is_served_later": False}]
     sample.pass_time(5_000, 9_000)
 
 
@@ -303,19 +304,40 @@ def transfers(sample):
     return [found[direction] for direction in sorted(found)]
 
 
+def wait_sums(sample):
+    found = {}
+    for _, took, stream, source, site in sample.waits:
+        row = found.setdefault((stream, source), {"stream": stream, "for": source, "calls": 0,
+                                                  "took": 0, "site": site})
+        row["calls"] += 1
+        row["took"] += took
+    return sorted(found.values(), key=lambda row: -row["took"])
+
+
 def build(blocks=3000, layers=8, hostile=False, seed=7):
     """Returns a Sample with about `blocks` blocks."""
     sample = Sample(seed)
     sample.facts = {
         "title": "train.tern", "program": "train", "process": 4242,
         "started": "2025-03-14T09:26:53Z", "lost": 0, "is_complete": True, "notes": [],
-        "devices": [{"name": "host"}, {"name": "cuda:0"}],
+        "devices": [{"name": "host", "is_host": True}, {"name": "cuda:0", "is_host": False}],
         "resources": [{"name": "pinned", "device": 0}, {"name": "pool", "device": 1},
                       {"name": "workspace", "device": 1}],
         "tags": list(TAGS), "sites": list(SITES), "kernels": list(KERNELS),
         "streams": [{"name": "host", "device": 0}, {"name": "compute", "device": 1},
                     {"name": "copy", "device": 1}],
-        "refusals": []}
+        "refusals": [],
+        "findings": [{"kind": "keeps growing", "device": 1, "time": 1 << 40,
+                      "text": "cuda:0: memory that src/metrics.cpp:29 allocates keeps growing."}],
+        "growing": [{"device": 1, "tag": 8, "site": 9, "growth": 7 * MIB, "bytes": 8 * MIB,
+                     "floors": [at * MIB for at in range(8)], "blocks": 40, "kept": 40}],
+        "blocked": [{"time": 2_000_000, "times": 3, "grown": 64 * MIB, "pending": 48 * MIB,
+                     "device": 1, "tag": 7, "site": 8, "stream": COPY, "free_site": 14}],
+        "moves": [{"reason": "device_read", "calls": 7, "bytes": 42 * MIB}],
+        "evictions": [{"tag": 10, "site": 13, "calls": 5, "sum": 30 * MIB}],
+        "kept_copies": [{"tag": 10, "site": 13, "times": 2, "bytes": 6 * MIB}],
+        "checker_findings": [],
+        "budget_waits": [{"tag": 9, "site": 10, "calls": 2, "sum": 5_000_000}]}
     train(sample, blocks, layers)
     facts = sample.facts
     if hostile:
@@ -323,6 +345,7 @@ def build(blocks=3000, layers=8, hostile=False, seed=7):
         facts["streams"][2]["name"] = facts["kernels"][0] = HOSTILE_TAG
         facts["title"] = facts["program"] = HOSTILE_SITE
         facts["notes"] = [HOSTILE_NOTE]
+        facts["findings"][0]["text"] = HOSTILE_TAG
         facts["lost"] = 12
     facts["duration"] = sample.now
     facts["events"] = (len(sample.blocks) + sum(block[1] is not NEVER for block in sample.blocks)
@@ -336,8 +359,31 @@ def build(blocks=3000, layers=8, hostile=False, seed=7):
         refusal["tags"] = sums(sample, live_blocks(sample, refusal["time"], 1), ["tag"])
     leaks = [block for block in sample.blocks if block[1] is NEVER]
     facts["leaks"] = [dict(row, device=1) for row in sums(sample, leaks, ["tag", "site"])]
+    facts["refused"] = len(facts["refusals"])
     facts["transfers"] = transfers(sample)
+    facts["wait_sums"] = wait_sums(sample)
     return sample
+
+
+def compare(before, after):
+    """Returns a comparison of two samples. Its rows are made up."""
+    peaks = [sample.facts["peaks"][0]["live"] for sample in (before, after)]
+    def row(site, tag, sizes, site_before=""):
+        return {"device": "cuda:0", "tag": tag, "site": site, "site_before": site_before,
+                "bytes": sizes, "blocks": [1, 2], "allocations": [10, 20]}
+    return {
+        "titles": [f"before {before.facts['title']}", after.facts["title"]],
+        "devices": [{"name": "cuda:0", "live": peaks, "held": peaks,
+                     "text": f"cuda:0: the peak grew. {after.facts['tags'][5]}"},
+                    {"name": "host", "live": [0, MIB], "held": [0, MIB], "text": "host: it grew."}],
+        "figures": [{"name": "duration", "unit": "ns",
+                     "value": [before.facts["duration"], after.facts["duration"]]},
+                    {"name": "evicted", "unit": "bytes", "value": [0, 2 * MIB]},
+                    {"name": "refused requests", "unit": "count", "value": [0, 0]}],
+        "tags": [row("", after.facts["tags"][5], [0, 128 * MIB])],
+        "lines": [row("src/new.cpp:9", "batch", [128 * MIB, 64 * MIB], "src/new.cpp:7")],
+        "leaks": [],
+        "transfers": [{"direction": "host to device", "calls": [1, 2], "bytes": [MIB, 2 * MIB]}]}
 
 
 def empty():
@@ -348,7 +394,10 @@ def empty():
         "duration": 0, "events": 0, "lost": 0, "is_complete": True, "notes": [],
         "devices": [{"name": "host"}], "resources": [], "tags": ["untagged"],
         "sites": ["unknown"], "kernels": [], "streams": [{"name": "host", "device": 0}],
-        "peaks": [], "refusals": [], "leaks": [], "transfers": []}
+        "peaks": [], "refusals": [], "leaks": [], "transfers": [], "findings": [], "growing": [],
+        "blocked": [], "moves": [], "evictions": [], "kept_copies": [],
+        "checker_findings": [], "budget_waits": [], "wait_sums": [],
+        "refused": 0}
     return sample
 
 
@@ -408,15 +457,32 @@ def encode(columns):
     return bytes(data), places
 
 
-def page(sample):
-    """Returns the text of the page."""
+def scripts():
+    """Returns the program of the page: its files in the order in which the build joins them."""
+    names = (PAGE / "scripts.txt").read_text().split()
+    return "".join((PAGE / name).read_text() for name in names)
+
+
+def script_json(value):
+    return json.dumps(value).replace("<", "\\u003c")
+
+
+def data_of(sample):
+    """Returns the facts and the columns of a trace, as they are in a page."""
     data, places = encode(columns_of(sample))
-    facts = json.dumps(dict(sample.facts, columns=places)).replace("<", "\\u003c")
+    return (script_json(dict(sample.facts, columns=places)), base64.b64encode(data).decode())
+
+
+def page(sample, before=None, comparison=None):
+    """Returns the text of the page, which compares two traces if `before` is one."""
+    facts, columns = data_of(sample)
+    facts_before, columns_before = ("null", "") if before is None else data_of(before)
     text = (PAGE / "page.html").read_text()
     for marker, value in (("@STYLE@", (PAGE / "page.css").read_text()),
-                          ("@SCRIPT@", (PAGE / "page.js").read_text()),
-                          ("@FACTS@", facts),
-                          ("@COLUMNS@", base64.b64encode(data).decode())):
+                          ("@SCRIPT@", scripts()),
+                          ("@BEFORE_FACTS@", facts_before), ("@BEFORE_COLUMNS@", columns_before),
+                          ("@COMPARISON@", script_json(comparison)),
+                          ("@COLUMNS@", columns), ("@FACTS@", facts)):
         assert text.count(marker) == 1, f"page.html has to contain {marker} once"
         text = text.replace(marker, value)
     return text

@@ -330,10 +330,47 @@ class Report(unittest.TestCase):
         self.assertEqual(run.returncode, 0, run.stderr)
         text = page.read_text()
         self.assertIn("<title>", text)
-        self.assertNotRegex(text, r"@(STYLE|SCRIPT|FACTS|COLUMNS)@")
+        self.assertNotRegex(text, r"@(STYLE|SCRIPT|FACTS|COLUMNS|BEFORE_FACTS|COMPARISON)@")
         facts = json.loads(text.split('id="facts">')[1].split("</script>")[0])
         self.assertEqual(facts["title"], "run.trace")
         self.assertEqual(facts["columns"]["block_begin"]["count"], facts["columns"]["block_life"]["count"])
+
+    def write_log(self, path, rows):
+        """Writes a log of RMM, which takes less time than a recording."""
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("Thread,Time,Action,Pointer,Size,Stream\n" + "".join(
+            f"1,10:00:00.{at:06},allocate,0x{at + 1:x}000,{size},0x0\n" for at, size in enumerate(rows)))
+        return str(path)
+
+    def test_compares_two_recordings(self):
+        before = self.write_log(self.folder / "before.csv", [1024, 2048])
+        after = self.write_log(self.folder / "after.csv", [1024, 2048, 4096])
+        run = tern("report", before, after)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertTrue(run.stdout.startswith("before.csv before, after.csv after\n"), run.stdout)
+        self.assertIn("grew from 3.0 KiB to 7.0 KiB (+4.0 KiB, +133.3 %)", run.stdout)
+        self.assertIn("Live at the peaks, by line: no difference.",
+                      tern("report", before, before).stdout)
+        page = self.folder / "difference.html"
+        run = tern("report", before, after, "-o", str(page))
+        self.assertEqual(run.returncode, 0, run.stderr)
+        text = page.read_text()
+        for name, title in (("facts-before", "before.csv"), ("facts", "after.csv")):
+            facts = json.loads(text.split(f'id="{name}">')[1].split("</script>")[0])
+            self.assertEqual(facts["title"], title)
+        for pair in ((before, str(self.folder / "none")), (str(self.folder / "none"), after)):
+            run = tern("report", *pair)
+            self.assertEqual(run.returncode, 2)
+            self.assertIn("open failed", run.stderr)
+        for recording in (before, after):
+            run = tern("report", before, after, "-o", recording)
+            self.assertEqual(run.returncode, 2)
+            self.assertIn("is the recording", run.stderr)
+
+    def test_two_recordings_with_one_name_are_named_by_their_paths(self):
+        old = self.write_log(self.folder / "old" / "log.csv", [1])
+        new = self.write_log(self.folder / "new" / "log.csv", [1])
+        self.assertTrue(tern("report", old, new).stdout.startswith(f"{old} before, {new} after\n"))
 
     def test_a_ring_is_written_when_a_request_is_refused(self):
         last = self.folder / "last.trace"

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "support/gate.hpp"
 #include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
@@ -185,6 +186,50 @@ TEST_F(SummaryOf, ARefusalNamesWhatWasLive) {
   EXPECT_EQ(seen.refusals[1].error, "out_of_budget 'small'");
   EXPECT_NE(text_report(seen).find("4.0 MiB for batch"), std::string::npos);
   pool.deallocate(weights, stream);
+}
+
+TEST_F(SummaryOf, ARefusalKnowsTheLargestFreeRange) {
+  const Device device = open_device("sim");
+  PoolResource pool(device, {.limit_bytes = 8 * mib});
+  const Stream stream(device);
+  std::vector<Block> blocks;
+  for (int i = 0; i < 8; ++i) {
+    blocks.push_back(pool.allocate({.bytes = 1 * mib, .stream = stream}));
+  }
+  for (std::size_t i = 0; i < blocks.size(); i += 2) pool.deallocate(blocks[i], stream);
+  EXPECT_FALSE(pool.try_allocate({.bytes = 3 * mib, .stream = stream}));
+  for (std::size_t i = 1; i < blocks.size(); i += 2) pool.deallocate(blocks[i], stream);
+  const TraceSummary seen = summary();
+  ASSERT_EQ(seen.refusals.size(), 1u);
+  EXPECT_EQ(seen.refusals[0].largest_free, 1 * mib);
+  EXPECT_EQ(seen.refusals[0].resource_live, 4 * mib);
+  EXPECT_EQ(seen.refusals[0].pending, 0u);
+}
+
+TEST_F(SummaryOf, APoolThatGrowsSaysWhatIsPending) {
+  const Device device = open_device("host");
+  PoolResource pool(device);
+  const Stream ahead(device), behind(device);
+  test::Gate gate;
+  gate.hold(behind);
+  std::uint64_t most = 0;
+  for (int i = 0; i < 8; ++i) {
+    pool.deallocate(pool.allocate({.bytes = 3 * mib, .stream = ahead, .tag = "result"}), behind);
+    most = std::max<std::uint64_t>(most, pool.statistics().pending_bytes);
+  }
+  EXPECT_FALSE(
+      pool.try_allocate({.bytes = std::size_t{1} << 50, .stream = ahead, .wait = Wait::never}));
+  gate.open();
+  device.synchronize();
+  const TraceSummary seen = summary();
+  EXPECT_GT(most, 0u);
+  const TraceSummary::Hold& last = seen.holds.back();
+  EXPECT_GT(last.pending, 0u);
+  EXPECT_LE(last.pending, most);
+  EXPECT_EQ(last.requested, 3 * mib);
+  EXPECT_EQ(seen.tags[last.tag], "result");
+  EXPECT_NE(seen.sites[last.site].find("trace_summary_test.cpp"), std::string::npos);
+  EXPECT_GE(seen.refusals.at(0).pending, most) << "and what the stream had in its cache";
 }
 
 TEST_F(SummaryOf, BlocksFromBeforeTheRecordingAreShownOnceTheyAreFreed) {

@@ -2,13 +2,17 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "tools/report/comparison.hpp"
+#include "tools/report/page_facts.hpp"
 #include "tools/report/page_parts.hpp"
 #include "tools/report/trace_summary.hpp"
 
@@ -95,79 +99,6 @@ class Columns {
   json places_ = json::object();
 };
 
-json shares_of(const std::vector<TraceSummary::Share>& shares, bool has_sites) {
-  json all = json::array();
-  for (const TraceSummary::Share& one : shares) {
-    json share = {{"tag", one.tag}, {"bytes", one.bytes}, {"blocks", one.blocks}};
-    if (has_sites) share["site"] = one.site;
-    all.push_back(std::move(share));
-  }
-  return all;
-}
-
-json facts_of(const TraceSummary& summary) {
-  json facts = {{"title", summary.title},       {"program", summary.program},
-                {"process", summary.process},   {"started", summary.started},
-                {"duration", summary.duration}, {"events", summary.events},
-                {"lost", summary.lost},         {"is_complete", summary.is_complete},
-                {"notes", summary.notes},       {"tags", summary.tags},
-                {"sites", summary.sites},       {"kernels", summary.kernels}};
-  const auto list = [&](const char* name) -> json& { return facts[name] = json::array(); };
-  json& devices = list("devices");
-  for (const std::string& one : summary.devices) devices.push_back({{"name", one}});
-  json& resources = list("resources");
-  for (const TraceSummary::Resource& one : summary.resources) {
-    resources.push_back({{"name", one.name}, {"device", one.device}});
-  }
-  json& streams = list("streams");
-  for (const TraceSummary::Stream& one : summary.streams) {
-    streams.push_back({{"name", one.name}, {"device", one.device}});
-  }
-  json& peaks = list("peaks");
-  for (const TraceSummary::Peak& one : summary.peaks) {
-    peaks.push_back({{"device", one.device},
-                     {"time", one.time},
-                     {"live", one.live},
-                     {"held", one.held},
-                     {"tags", shares_of(one.tags, false)},
-                     {"sites", shares_of(one.sites, true)},
-                     {"text", one.text}});
-  }
-  json& refusals = list("refusals");
-  for (const TraceSummary::Refusal& one : summary.refusals) {
-    refusals.push_back({{"time", one.time},
-                        {"device", one.device},
-                        {"resource", one.resource},
-                        {"bytes", one.bytes},
-                        {"held", one.held},
-                        {"live", one.live},
-                        {"tag", one.tag},
-                        {"site", one.site},
-                        {"stream", one.stream},
-                        {"error", one.error},
-                        {"tags", shares_of(one.tags, false)}});
-  }
-  json& leaks = list("leaks");
-  for (const TraceSummary::Leak& one : summary.leaks) {
-    leaks.push_back({{"device", one.device},
-                     {"tag", one.tag},
-                     {"site", one.site},
-                     {"bytes", one.bytes},
-                     {"blocks", one.blocks}});
-  }
-  json& transfers = list("transfers");
-  for (std::size_t i = 0; i < TraceSummary::directions; ++i) {
-    const TraceSummary::Transfers& one = summary.transfers[i];
-    if (one.calls == 0) continue;
-    transfers.push_back({{"direction", name(static_cast<TraceSummary::Direction>(i))},
-                         {"calls", one.calls},
-                         {"bytes", one.bytes},
-                         {"busy", one.busy},
-                         {"timed_bytes", one.timed_bytes}});
-  }
-  return facts;
-}
-
 template <class T, class M>
 auto field(M T::*member) {
   return [member](const T& row) { return static_cast<std::uint64_t>(row.*member); };
@@ -239,24 +170,56 @@ Columns columns_of(const TraceSummary& summary) {
   return columns;
 }
 
-void replace_first(std::string& text, std::string_view marker, std::string_view by) {
-  const std::size_t at = text.find(marker);
-  if (at != text.npos) text.replace(at, marker.size(), by);
+/// The data of one trace: JSON and base64.
+struct TraceData {
+  std::string facts, columns;
+};
+
+TraceData data_of(const TraceSummary& summary) {
+  const Columns columns = columns_of(summary);
+  json facts = page_facts(summary);
+  facts["columns"] = columns.places();
+  return {script_json(facts), columns.text()};
+}
+
+/// Replaces each marker of the page by its text. Texts of a trace may contain markers, so the page
+/// is cut at the markers first.
+std::string fill_page(std::initializer_list<std::pair<std::string_view, std::string_view>> parts) {
+  std::string page;
+  std::string_view rest = page_html;
+  for (const auto& [marker, text] : parts) {
+    const std::size_t at = rest.find(marker);
+    if (at == rest.npos) continue;
+    page += rest.substr(0, at);
+    page += text;
+    rest.remove_prefix(at + marker.size());
+  }
+  return page.append(rest);
 }
 
 }  // namespace
 
 std::string page_report(const TraceSummary& summary) {
-  const Columns columns = columns_of(summary);
-  json facts = facts_of(summary);
-  facts["columns"] = columns.places();
-  std::string page(page_html);
-  // The facts last: a text of the trace may be a marker. Base64 has no @.
-  replace_first(page, "@STYLE@", page_css);
-  replace_first(page, "@SCRIPT@", page_js);
-  replace_first(page, "@COLUMNS@", columns.text());
-  replace_first(page, "@FACTS@", script_json(facts));
-  return page;
+  const TraceData data = data_of(summary);
+  return fill_page({{"@STYLE@", page_css},
+                    {"@FACTS@", data.facts},
+                    {"@COLUMNS@", data.columns},
+                    {"@BEFORE_FACTS@", "null"},
+                    {"@BEFORE_COLUMNS@", ""},
+                    {"@COMPARISON@", "null"},
+                    {"@SCRIPT@", page_js}});
+}
+
+std::string page_report(const Comparison& comparison, const TraceSummary& before,
+                        const TraceSummary& after) {
+  const TraceData first = data_of(before), second = data_of(after);
+  return fill_page({{"@STYLE@", page_css},
+                    {"@FACTS@", second.facts},
+                    {"@COLUMNS@", second.columns},
+                    {"@BEFORE_FACTS@", first.facts},
+                    {"@BEFORE_COLUMNS@", first.columns},
+                    {"@COMPARISON@", script_json(comparison_facts(comparison))},
+                    {"@SCRIPT@", page_js}});
 }
 
 }  // namespace tern::tools

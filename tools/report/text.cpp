@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "tern/core/bytes.hpp"
+#include "tools/report/findings.hpp"
+#include "tools/report/plain_text.hpp"
 #include "tools/report/trace_summary.hpp"
 
 namespace tern::tools {
@@ -20,40 +22,9 @@ namespace {
 
 constexpr std::size_t max_rows = 12;
 
-/// Returns the length in bytes of the first UTF-8 character of the text, and its code point. For an
-/// invalid byte, returns 1 and 0.
-std::pair<std::size_t, std::uint32_t> first_character(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  if (byte(0) < 0x80) return {1, byte(0)};
-  const std::size_t length = byte(0) >= 0xF0 ? 4 : byte(0) >= 0xE0 ? 3 : 2;
-  if (byte(0) < 0xC2 || byte(0) > 0xF4 || length > text.size()) return {1, 0};
-  std::uint32_t point = byte(0) & (0xFFU >> (length + 1));
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return {1, 0};
-    point = point << 6 | (byte(i) & 0x3FU);
-  }
-  return {length, point};
-}
-
-/// Control characters of a trace must not reach the terminal, nor must characters that change the
-/// direction of the text.
-std::string plain(std::string_view text) {
-  std::string safe;
-  while (!text.empty()) {
-    const auto [bytes, point] = first_character(text);
-    const bool is_control = point < 0x20 || (point >= 0x7F && point < 0xA0);
-    const bool is_direction = point == 0x061C || point == 0x200E || point == 0x200F ||
-                              (point >= 0x202A && point <= 0x202E) ||
-                              (point >= 0x2066 && point <= 0x2069);
-    safe += is_control || is_direction ? std::string_view(" ") : text.substr(0, bytes);
-    text.remove_prefix(bytes);
-  }
-  return safe;
-}
-
 class Text {
  public:
-  explicit Text(const TraceSummary& summary) : summary_(summary) {}
+  explicit Text(const TraceSummary& summary) : summary_(summary), findings_(summary) {}
 
   std::string write() {
     add("{}: {} events in {}", plain(summary_.title), summary_.events,
@@ -63,8 +34,11 @@ class Text {
     }
     add("\n");
     for (const std::string& note : summary_.notes) add("  note: {}\n", plain(note));
+    add_findings();
     for (const TraceSummary::Peak& peak : summary_.peaks) add_peak(peak);
     add_refusals();
+    add_growing_lines();
+    add_blocked_reuse();
     add_leaks();
     add_transfers();
     add_moves();
@@ -83,6 +57,14 @@ class Text {
            static_cast<double>(std::max<std::uint64_t>(whole, 1));
   }
 
+  void add_findings() {
+    if (findings_.all.empty()) {
+      add("\nNothing stands out.\n");
+      return;
+    }
+    add("\nWhat stands out:\n");
+    for (const Finding& one : findings_.all) add("  - {}\n", plain(one.text));
+  }
   void add_peak(const TraceSummary::Peak& peak) {
     add("\n{}\n", plain(peak.text));
     add("  {:>6} {:>10} {:>8}  {:<20} {}\n", "share", "bytes", "blocks", "tag", "allocated at");
@@ -102,17 +84,21 @@ class Text {
       add("\nNo request was refused.\n");
       return;
     }
-    std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::string>,
+    std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::string, bool>,
              std::pair<const TraceSummary::Refusal*, std::size_t>>
         rows;
     std::vector<const std::pair<const TraceSummary::Refusal*, std::size_t>*> order;
     for (const TraceSummary::Refusal& one : summary_.refusals) {
-      const auto [at, is_new] =
-          rows.try_emplace({one.device, one.tag, one.site, one.error}, &one, 0);
+      const auto [at, is_new] = rows.try_emplace(
+          {one.device, one.tag, one.site, one.error, one.is_served_later}, &one, 0);
       ++at->second.second;
       if (is_new) order.push_back(&at->second);
     }
     add("\nRequests that were refused:\n");
+    if (summary_.refused > summary_.refusals.size()) {
+      add("  ({} were refused; these are the first {}.)\n", summary_.refused,
+          summary_.refusals.size());
+    }
     const std::size_t shown = std::min(order.size(), max_rows);
     for (std::size_t i = 0; i < shown; ++i) add_refusal(*order[i]->first, order[i]->second);
     if (shown < order.size()) add("  ... and {} more rows\n", order.size() - shown);
@@ -124,11 +110,43 @@ class Text {
     if (times > 1) add(", {} times", times);
     add("; {} were live", format_bytes(one.live));
     if (one.held > 0) add(" of {} held", format_bytes(one.held));
+    if (one.largest_free > 0) add(", largest free range {}", format_bytes(one.largest_free));
+    if (one.pending > 0) add(", {} pending", format_bytes(one.pending));
+    if (one.is_served_later) add(", served later");
     for (std::size_t k = 0; k < std::min<std::size_t>(one.tags.size(), 3); ++k) {
       add("{} {} {}", k == 0 ? ":" : ",", format_bytes(one.tags[k].bytes),
           plain(summary_.tags[one.tags[k].tag]));
     }
     add("\n");
+  }
+  void add_growing_lines() {
+    if (findings_.growing.empty()) return;
+    add("\nLines whose live memory kept growing:\n  {:>10} {:>10} {:>8}  {:<12} {:<20} {}\n",
+        "at first", "at last", "blocks", "device", "tag", "allocated at");
+    const std::size_t shown = std::min(findings_.growing.size(), max_rows);
+    for (std::size_t i = 0; i < shown; ++i) {
+      const LineGrowth& one = findings_.growing[i];
+      add("  {:>10} {:>10} {:>8}  {:<12} {:<20} {}\n", format_bytes(one.floors.front()),
+          format_bytes(one.bytes), one.blocks, plain(summary_.devices[one.device]),
+          plain(summary_.tags[one.tag]), plain(summary_.sites[one.site]));
+    }
+    if (shown < findings_.growing.size())
+      add("  ... and {} more lines\n", findings_.growing.size() - shown);
+  }
+  void add_blocked_reuse() {
+    if (findings_.blocked.empty()) return;
+    add("\nPools that grew while freed memory waited for a stream:\n"
+        "  {:>10} {:>8} {:>10}  {:<16} {:<28} {}\n",
+        "grew by", "times", "pending", "stream", "freed at", "requested at");
+    const std::size_t shown = std::min(findings_.blocked.size(), max_rows);
+    for (std::size_t i = 0; i < shown; ++i) {
+      const BlockedReuse& one = findings_.blocked[i];
+      add("  {:>10} {:>8} {:>10}  {:<16} {:<28} {}\n", format_bytes(one.grown), one.times,
+          format_bytes(one.pending), plain(summary_.streams[one.stream].name),
+          plain(summary_.sites[one.free_site]), plain(summary_.sites[one.site]));
+    }
+    if (shown < findings_.blocked.size())
+      add("  ... and {} more rows\n", findings_.blocked.size() - shown);
   }
   void add_leaks() {
     if (summary_.leaks.empty()) {
@@ -173,10 +191,10 @@ class Text {
       add("  {} copies with {} were evicted.\n", summary_.evictions.calls,
           format_bytes(summary_.evictions.sum));
     }
-    constexpr std::size_t max_blocked = 10;
-    if (!summary_.blocked.empty()) add("\nLeases that kept copies from eviction:\n");
-    for (std::size_t i = 0; i < std::min(summary_.blocked.size(), max_blocked); ++i) {
-      const TraceSummary::Blocked& one = summary_.blocked[i];
+    constexpr std::size_t max_kept = 10;
+    if (!summary_.kept_copies.empty()) add("\nLeases that kept copies from eviction:\n");
+    for (std::size_t i = 0; i < std::min(summary_.kept_copies.size(), max_kept); ++i) {
+      const TraceSummary::KeptCopy& one = summary_.kept_copies[i];
       add("  {:>7} times, {} of {}, opened at {}\n", one.times, format_bytes(one.bytes),
           plain(summary_.tags[one.tag]), plain(summary_.sites[one.site]));
     }
@@ -192,21 +210,23 @@ class Text {
       add("\nRequests waited for their budget {} times, {} together.\n",
           summary_.budget_waits.calls, time_text(summary_.budget_waits.sum));
     }
-    std::uint64_t host_waits = 0, waited = 0, between = 0;
-    for (const TraceSummary::Wait& one : summary_.waits) {
-      if (one.stream != 0) {
-        ++between;
-      } else {
-        ++host_waits;
-        waited += one.took;
-      }
+    if (summary_.wait_sums.empty()) return;
+    add("\nWho waited for whom:\n  {:>10} {:>8}  {:<16} {:<16} {}\n", "time", "times", "waits",
+        "for", "mostly at");
+    const std::size_t shown = std::min(summary_.wait_sums.size(), max_rows);
+    for (std::size_t i = 0; i < shown; ++i) {
+      const TraceSummary::WaitSum& one = summary_.wait_sums[i];
+      add("  {:>10} {:>8}  {:<16} {:<16} {}\n", one.stream == 0 ? time_text(one.took) : "",
+          one.calls, plain(summary_.streams[one.stream].name),
+          one.waits_for == 0 ? "all streams" : plain(summary_.streams[one.waits_for].name),
+          plain(summary_.sites[one.site]));
     }
-    if (host_waits + between == 0) return;
-    add("\nThe host waited {} times, {} together. Streams waited for other streams {} times.\n",
-        host_waits, time_text(waited), between);
+    if (shown < summary_.wait_sums.size())
+      add("  ... and {} more pairs\n", summary_.wait_sums.size() - shown);
   }
 
   const TraceSummary& summary_;
+  const Findings findings_;
   std::string text_;
 };
 

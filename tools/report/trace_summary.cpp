@@ -128,14 +128,16 @@ class SummaryBuilder {
   void add(const MemoryEvent& event, std::uint32_t thread) {
     switch (event.kind) {
       case EventKind::allocate:
+        explain_hold(event, thread);
+        serve_refused(event, thread);
         return begin_block(event);
       case EventKind::free:
         return end_block(event);
       case EventKind::refuse:
       case EventKind::budget_refuse:
-        return add_refusal(event);
+        return add_refusal(event, thread);
       case EventKind::hold:
-        return add_hold(event);
+        return add_hold(event, thread);
       case EventKind::copy:
         return add_copy(event);
       case EventKind::launch:
@@ -155,17 +157,13 @@ class SummaryBuilder {
       case EventKind::move:
         return add_move(event);
       case EventKind::evict:
-        ++summary_.evictions.calls;
-        summary_.evictions.sum += event.bytes;
-        return;
+        return count(event, event.bytes, summary_.evictions, evicted_lines_);
       case EventKind::evict_blocked:
-        return add_blocked(event);
+        return add_kept_copy(event);
       case EventKind::finding:
         return add_finding(event);
       case EventKind::budget_wait:
-        ++summary_.budget_waits.calls;
-        summary_.budget_waits.sum += event.extra;
-        return;
+        return count(event, event.extra, summary_.budget_waits, budget_wait_lines_);
       case EventKind::range_begin:
         return begin_range(event, thread);
       case EventKind::range_end:
@@ -231,6 +229,8 @@ class SummaryBuilder {
     block.free_site = site_of(event.site);
     block.free_stream = block.stream;
     earlier_.push_back(block);
+    std::uint64_t& before = live_before_by_resource_[block.resource];
+    before -= std::min(before, block.bytes);
   }
   void note_live(const TraceSummary::Block& block, bool is_more) {
     const std::uint32_t device = summary_.resources[block.resource].device;
@@ -256,17 +256,48 @@ class SummaryBuilder {
       memory.peak_time = now_;
     }
   }
-  void add_hold(const MemoryEvent& event) {
+  void add_hold(const MemoryEvent& event, std::uint32_t thread) {
     const std::uint32_t resource = resource_of(event);
-    summary_.holds.push_back({now_, event.bytes, resource});
+    TraceSummary::Hold hold;
+    hold.time = now_;
+    hold.bytes = event.bytes;
+    hold.resource = resource;
+    hold.pending = event.block;
+    last_hold_[thread] = summary_.holds.size();
+    summary_.holds.push_back(hold);
     if (has_first_hold_[resource]) return;
     has_first_hold_[resource] = true;
     // What was live then and is not in the trace.
-    live_before_ += event.extra - std::min(event.extra, live_by_resource_[resource]);
+    const std::uint64_t unseen = event.extra - std::min(event.extra, live_by_resource_[resource]);
+    live_before_ += unseen;
+    live_before_by_resource_[resource] = unseen;
   }
-  void add_refusal(const MemoryEvent& event) {
-    ++refusal_count_;
+  /// A pool grows for a request, and the thread records the block of the request next.
+  void explain_hold(const MemoryEvent& event, std::uint32_t thread) {
+    const auto last = last_hold_.find(thread);
+    if (last == last_hold_.end()) return;
+    TraceSummary::Hold& hold = summary_.holds[last->second];
+    last_hold_.erase(last);
+    if (hold.resource != resource_of(event)) return;
+    hold.requested = event.bytes;
+    hold.tag = tag_of(event.tag);
+    hold.site = site_of(event.site);
+    hold.stream = stream_of(event.stream, event);
+  }
+  /// The thread gets what a resource or a budget refused before.
+  void serve_refused(const MemoryEvent& event, std::uint32_t thread) {
+    if (refused_.empty()) return;
+    const auto refused = refused_.find({thread, event.site, event.extra});
+    if (refused == refused_.end()) return;
+    for (const std::size_t index : refused->second) {
+      summary_.refusals[index].is_served_later = true;
+    }
+    refused_.erase(refused);
+  }
+  void add_refusal(const MemoryEvent& event, std::uint32_t thread) {
+    ++summary_.refused;
     if (summary_.refusals.size() >= max_refusals) return;
+    refused_[{thread, event.site, event.bytes}].push_back(summary_.refusals.size());
     TraceSummary::Refusal refusal;
     refusal.time = now_;
     refusal.bytes = event.bytes;
@@ -278,10 +309,14 @@ class SummaryBuilder {
     refusal.site = site_of(event.site);
     refusal.stream = stream_of(event.stream, event);
     refusal.error = error_of(event);
+    refusal.pending = event.block;
+    refusal.largest_free = event.address;
+    refusal.resource_live =
+        live_by_resource_[refusal.resource] + live_before_by_resource_[refusal.resource];
     if (event.kind == EventKind::budget_refuse) {
       const MemoryTrace::Name* budget =
           trace_.find(DefinitionKind::text, static_cast<std::uint32_t>(event.extra));
-      refusal.held = 0;
+      refusal.held = refusal.pending = refusal.largest_free = 0;
       refusal.error =
           fmt::format("out_of_budget '{}'", budget != nullptr ? budget->text : "unknown");
     }
@@ -348,9 +383,9 @@ class SummaryBuilder {
     if (copy.took != 0) sum.timed_bytes += copy.bytes;
     summary_.copies.push_back(copy);
   }
-  void add_blocked(const MemoryEvent& event) {
+  void add_kept_copy(const MemoryEvent& event) {
     const std::uint32_t tag = tag_of(event.tag), site = site_of(event.site);
-    TraceSummary::Blocked& sum = blocked_[std::uint64_t{tag} << 32 | site];
+    TraceSummary::KeptCopy& sum = kept_copies_[std::uint64_t{tag} << 32 | site];
     sum.tag = tag;
     sum.site = site;
     ++sum.times;
@@ -372,6 +407,18 @@ class SummaryBuilder {
     if (same == summary_.moves.end()) same = summary_.moves.insert(same, {reason, 0, 0});
     ++same->calls;
     same->bytes += event.bytes;
+  }
+  using LineCounts = std::map<std::pair<std::uint32_t, std::uint32_t>, TraceSummary::LineCount>;
+
+  void count(const MemoryEvent& event, std::uint64_t amount, TraceSummary::Count& total,
+             LineCounts& lines) {
+    ++total.calls;
+    total.sum += amount;
+    TraceSummary::LineCount& line = lines[{tag_of(event.tag), site_of(event.site)}];
+    line.tag = tag_of(event.tag);
+    line.site = site_of(event.site);
+    ++line.calls;
+    line.sum += amount;
   }
   void begin_range(const MemoryEvent& event, std::uint32_t thread) {
     auto& open = open_ranges_[thread];
@@ -478,11 +525,14 @@ class SummaryBuilder {
     }
     // A copy may begin later than another one that was submitted after it.
     std::ranges::stable_sort(summary_.copies, {}, &TraceSummary::Copy::time);
-    for (const auto& [key, sum] : blocked_) summary_.blocked.push_back(sum);
-    std::ranges::stable_sort(summary_.blocked, std::ranges::greater(),
-                             &TraceSummary::Blocked::times);
+    for (const auto& [key, sum] : kept_copies_) summary_.kept_copies.push_back(sum);
+    std::ranges::stable_sort(summary_.kept_copies, std::ranges::greater(),
+                             &TraceSummary::KeptCopy::times);
     find_peaks();
     find_leaks();
+    add_up_waits();
+    summary_.evicted_lines = sorted(evicted_lines_);
+    summary_.budget_wait_lines = sorted(budget_wait_lines_);
     write_notes();
   }
   /// Visits blocks and holds once, however many devices a trace names.
@@ -546,7 +596,8 @@ class SummaryBuilder {
                           summary_.tags[peak.tags[i].tag]);
     }
     if (shown < peak.tags.size()) {
-      text += fmt::format(", and {} other tags", peak.tags.size() - shown);
+      const std::size_t others = peak.tags.size() - shown;
+      text += fmt::format(", and {} other tag{}", others, others == 1 ? "" : "s");
     }
     return text + '.';
   }
@@ -564,6 +615,39 @@ class SummaryBuilder {
     }
     for (const auto& [key, leak] : leaks) summary_.leaks.push_back(leak);
     std::ranges::stable_sort(summary_.leaks, std::ranges::greater(), &TraceSummary::Leak::bytes);
+  }
+  [[nodiscard]] static std::vector<TraceSummary::LineCount> sorted(const LineCounts& lines) {
+    std::vector<TraceSummary::LineCount> all;
+    for (const auto& [key, line] : lines) all.push_back(line);
+    std::ranges::stable_sort(all, std::ranges::greater(), &TraceSummary::LineCount::sum);
+    if (all.size() > max_sites) all.resize(max_sites);
+    return all;
+  }
+  void add_up_waits() {
+    using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;
+    std::map<Key, TraceSummary::Count> lines;
+    for (const TraceSummary::Wait& wait : summary_.waits) {
+      TraceSummary::Count& line = lines[{wait.stream, wait.waits_for, wait.site}];
+      ++line.calls;
+      line.sum += wait.took;
+    }
+    std::pair<std::uint64_t, std::uint64_t> most = {0, 0};
+    for (const auto& [key, line] : lines) {
+      const auto [stream, waits_for, site] = key;
+      std::vector<TraceSummary::WaitSum>& sums = summary_.wait_sums;
+      if (sums.empty() || sums.back().stream != stream || sums.back().waits_for != waits_for) {
+        sums.push_back({stream, waits_for, 0, 0, 0});
+        most = {0, 0};
+      }
+      sums.back().calls += line.calls;
+      sums.back().took += line.sum;
+      if (std::pair(line.sum, line.calls) <= most) continue;
+      most = {line.sum, line.calls};
+      sums.back().site = site;
+    }
+    std::ranges::stable_sort(summary_.wait_sums, [](const auto& a, const auto& b) {
+      return std::pair(a.took, a.calls) > std::pair(b.took, b.calls);
+    });
   }
   void write_notes() {
     std::vector<std::string>& notes = summary_.notes;
@@ -586,10 +670,6 @@ class SummaryBuilder {
       notes.push_back(fmt::format("{} were allocated before the recording began and are not shown.",
                                   format_bytes(live_before_ - seen)));
     }
-    if (refusal_count_ > summary_.refusals.size()) {
-      notes.push_back(fmt::format("{} requests failed; the first {} are shown.", refusal_count_,
-                                  summary_.refusals.size()));
-    }
   }
 
   const MemoryTrace& trace_;
@@ -602,16 +682,23 @@ class SummaryBuilder {
     std::uint64_t number = 0;
   };
   std::map<std::uint64_t, LiveBlock> by_address_;
-  std::map<std::uint64_t, TraceSummary::Blocked> blocked_;            // by tag and site
+  std::map<std::uint64_t, TraceSummary::KeptCopy> kept_copies_;       // by tag and site
   std::unordered_map<std::uint64_t, const MemoryEvent*> copy_times_;  // by number of the copy
   std::unordered_set<std::uint64_t>
       ended_;  // blocks whose free was not in the trace when they ended
   std::unordered_map<std::uint32_t, std::uint64_t> live_by_resource_;
+  /// Live bytes whose allocation is not in the trace.
+  std::unordered_map<std::uint32_t, std::uint64_t> live_before_by_resource_;
+  std::unordered_map<std::uint32_t, std::size_t> last_hold_;  // by thread
+  LineCounts evicted_lines_, budget_wait_lines_;
+  /// Refusals that were not served yet, by thread, number of the line and bytes.
+  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>, std::vector<std::size_t>>
+      refused_;
   std::vector<TraceSummary::Block> earlier_;
   std::vector<DeviceMemory> devices_;
   std::unordered_map<std::uint32_t, bool> has_first_hold_;
   std::map<std::uint32_t, std::vector<std::size_t>> open_ranges_;  // by thread
-  std::uint64_t live_before_ = 0, refusal_count_ = 0;
+  std::uint64_t live_before_ = 0;
   Indices tags_{1}, streams_{1}, device_indices_{0}, resources_{0}, kernels_{0};
   std::unordered_map<std::string, std::size_t> sites_, device_names_;
   std::unordered_map<std::uint32_t, std::uint32_t> site_numbers_;

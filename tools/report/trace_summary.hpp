@@ -34,9 +34,13 @@ struct TraceSummary {
     std::uint64_t address = 0;
     std::uint32_t tag = 0, site = 0, free_site = 0, stream = 0, free_stream = 0, resource = 0;
   };
+  /// What a resource holds from now on. If it grew for a request, the request is known.
   struct Hold {
     std::uint64_t time = 0, bytes = 0;
     std::uint32_t resource = 0;
+    std::uint64_t pending = 0;  // freed, but not passed by the stream that freed it
+    std::uint64_t requested = 0;
+    std::uint32_t tag = 0, site = 0, stream = 0;  // of the request
   };
   enum class Direction : std::uint8_t {
     to_device,
@@ -76,9 +80,15 @@ struct TraceSummary {
     std::string text;
   };
   struct Refusal {
-    std::uint64_t time = 0, bytes = 0, held = 0, live = 0;
+    std::uint64_t time = 0, bytes = 0, held = 0;
+    std::uint64_t live = 0;           // on the device
+    std::uint64_t resource_live = 0;  // in the resource
+    std::uint64_t pending = 0;        // in the resource: freed, but not passed by their streams
+    std::uint64_t largest_free = 0;   // bytes of the largest free range; 0: unknown
     std::uint32_t device = 0, resource = 0, tag = 0, site = 0, stream = 0;
     std::string error;
+    /// The thread asked again and got the memory, for example after evictions.
+    bool is_served_later = false;
     std::vector<Share> tags;
   };
   struct Leak {
@@ -94,8 +104,8 @@ struct TraceSummary {
     std::string reason;
     std::uint64_t calls = 0, bytes = 0;
   };
-  /// Leases that kept copies of a buffer from eviction.
-  struct Blocked {
+  /// A copy that leases, opened at one line, kept from eviction.
+  struct KeptCopy {
     std::uint32_t tag = 0, site = 0;     // where the leases were opened
     std::uint64_t times = 0, bytes = 0;  // of the largest copy
   };
@@ -106,6 +116,17 @@ struct TraceSummary {
     std::string text;
   };
   struct Count {
+    std::uint64_t calls = 0, sum = 0;
+  };
+  /// Waits of one stream, or of the host, for another stream.
+  struct WaitSum {
+    std::uint32_t stream = 0, waits_for = 0;
+    std::uint64_t calls = 0, took = 0;
+    std::uint32_t site = 0;  // the line that waited longest or, between streams, most often
+  };
+  /// Calls of one tag and one line, with their bytes or their nanoseconds.
+  struct LineCount {
+    std::uint32_t tag = 0, site = 0;
     std::uint64_t calls = 0, sum = 0;
   };
 
@@ -126,14 +147,17 @@ struct TraceSummary {
   std::vector<Wait> waits;
   std::vector<Range> ranges;
   std::vector<Peak> peaks;
-  std::vector<Refusal> refusals;
+  std::vector<Refusal> refusals;  // the first ones
+  std::uint64_t refused = 0;      // all of them
   std::vector<Leak> leaks;
   Transfers transfers[directions];
   std::vector<Moves> moves;
-  Count evictions;                               // and their bytes
-  std::vector<Blocked> blocked;                  // the most frequent first
-  std::vector<CheckerFinding> checker_findings;  // at most 100
-  Count budget_waits;                            // and their nanoseconds
+  Count evictions;     // and their bytes
+  Count budget_waits;  // and their nanoseconds
+  std::vector<WaitSum> wait_sums;
+  std::vector<LineCount> evicted_lines, budget_wait_lines;  // the largest sum first
+  std::vector<KeptCopy> kept_copies;                        // the most frequent first
+  std::vector<CheckerFinding> checker_findings;             // at most 100
 };
 
 /// The name of a direction, such as "host to device".

@@ -116,7 +116,12 @@ void Pool::note_held() noexcept {
 }
 
 void Pool::record_now() noexcept {
-  record_held(recorded(), held_bytes_.load(std::memory_order_relaxed), live_bytes());
+  std::size_t in_flight = 0;
+  {
+    const std::lock_guard lock(ranges_mutex_);
+    in_flight = ranges_.in_flight_granules() * granule_bytes;
+  }
+  record_held(recorded(), held_bytes_.load(std::memory_order_relaxed), live_bytes(), in_flight);
 }
 
 // Call with the lock of the ranges held.

@@ -1,0 +1,352 @@
+// The rules. docs/guide/reports.md has them in words; keep both the same.
+
+#include "tools/report/findings.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <tuple>
+
+#include "tern/core/bytes.hpp"
+#include "tools/report/obstacles.hpp"
+
+namespace tern::tools {
+namespace {
+
+/// A line that keeps growing is a finding if it grew by this share of the peak of its device.
+constexpr double min_growth_share = 0.01;
+/// A pool whose streams block reuse is a finding if this share of what it holds was avoidable.
+constexpr double min_avoidable_share = 0.10;
+/// Evictions are a finding if they free this many times the peak of the largest device.
+constexpr std::uint64_t min_eviction_turns = 2;
+/// Waits for budgets are a finding if they take this share of the recording.
+constexpr double min_budget_wait_share = 0.05;
+/// A hostile trace may have a million refusals and growths. Each moment costs a visit of all
+/// blocks.
+constexpr std::size_t max_moments = 32;
+/// Two findings of one kind leave room for other kinds.
+constexpr std::size_t max_of_kind = 2;
+
+bool is_at_least(std::uint64_t part, double share, std::uint64_t whole) {
+  return static_cast<double>(part) >= share * static_cast<double>(whole);
+}
+
+class Rules {
+ public:
+  Rules(const TraceSummary& summary, Findings& findings)
+      : summary_(summary), findings_(findings), peak_live_(summary.devices.size()) {
+    for (const TraceSummary::Peak& peak : summary.peaks) {
+      peak_live_[peak.device] = std::max(peak_live_[peak.device], peak.live);
+    }
+  }
+
+  void apply() {
+    judge_refusals();
+    judge_growing_lines();
+    judge_blocked_reuse();
+    judge_evictions();
+    judge_budget_waits();
+    keep_worst();
+  }
+
+ private:
+  // --- Words
+
+  [[nodiscard]] const std::string& device(std::uint32_t index) const {
+    return summary_.devices[index];
+  }
+  [[nodiscard]] const std::string& site(std::uint32_t index) const { return summary_.sites[index]; }
+  [[nodiscard]] const std::string& stream(std::uint32_t index) const {
+    return summary_.streams[index].name;
+  }
+  /// A line, or what a trace without lines says.
+  [[nodiscard]] std::string line(std::uint32_t index) const {
+    return index == 0 ? "an unknown line" : site(index);
+  }
+  [[nodiscard]] std::string tagged(std::uint32_t tag) const {
+    return tag == 0 ? "without a tag" : fmt::format("tagged '{}'", summary_.tags[tag]);
+  }
+  static std::string blocks(std::uint64_t count) {
+    return count == 1 ? "1 block" : fmt::format("{} blocks", count);
+  }
+  static std::string times(std::uint64_t count) {
+    return count == 1 ? "" : fmt::format(" {} times", count);
+  }
+  void add(Finding::Kind kind, std::uint64_t time, std::uint32_t of, std::string text) {
+    findings_.all.push_back({kind, std::move(text), time, of, true});
+  }
+
+  // --- Refused requests
+
+  /// Refusals of one request: the same line, tag and error.
+  struct Refused {
+    const TraceSummary::Refusal* first = nullptr;
+    std::uint64_t count = 0;
+  };
+  static Finding::Kind kind_of(const TraceSummary::Refusal& one) {
+    if (one.held == 0) return Finding::Kind::refused;
+    if (one.pending >= one.bytes) return Finding::Kind::refused_pending;
+    const std::uint64_t used = one.resource_live + one.pending;
+    const bool is_enough = used < one.held && one.held - used >= one.bytes;
+    return is_enough ? Finding::Kind::fragmented : Finding::Kind::refused;
+  }
+
+  void judge_refusals() {
+    using Key = std::tuple<Finding::Kind, std::uint32_t, std::uint32_t, std::uint32_t, std::string>;
+    std::map<Key, Refused> groups;
+    for (const TraceSummary::Refusal& one : summary_.refusals) {
+      if (one.is_served_later) continue;
+      Refused& group = groups[{kind_of(one), one.resource, one.site, one.tag, one.error}];
+      if (group.first == nullptr) group.first = &one;
+      ++group.count;
+    }
+    std::vector<Refused> sorted;
+    for (const auto& [key, group] : groups) sorted.push_back(group);
+    std::ranges::stable_sort(sorted, {}, [](const Refused& one) { return one.first->time; });
+    if (sorted.size() > max_moments) sorted.resize(max_moments);
+    std::vector<Moment> moments;
+    for (const Refused& one : sorted) {
+      moments.push_back(
+          {one.first->time, one.first->bytes, one.first->resource, one.first->stream});
+    }
+    const std::vector<Obstacles> obstacles = obstacles_at(summary_, moments);
+    for (std::size_t i = 0; i < sorted.size(); ++i) judge_refusal(sorted[i], obstacles[i]);
+  }
+  void judge_refusal(const Refused& group, const Obstacles& obstacles) {
+    const TraceSummary::Refusal& one = *group.first;
+    const Finding::Kind kind = kind_of(one);
+    std::string text =
+        fmt::format("{}: {} asked for {} {} and was refused{}", device(one.device), line(one.site),
+                    format_bytes(one.bytes), tagged(one.tag), times(group.count));
+    switch (kind) {
+      case Finding::Kind::refused_pending:
+        text += pending_clause(one, obstacles);
+        break;
+      case Finding::Kind::fragmented:
+        text += fragmented_clause(one, obstacles);
+        break;
+      default:
+        text += live_clause(one);
+    }
+    add(kind, one.time, one.device, std::move(text));
+  }
+  [[nodiscard]] std::string pending_clause(const TraceSummary::Refusal& one,
+                                           const Obstacles& obstacles) const {
+    std::string text =
+        fmt::format(" while {} of {} held were freed, but not passed by their streams",
+                    format_bytes(one.pending), format_bytes(one.held));
+    if (!obstacles.pending.empty()) {
+      const Obstacles::Pending& most = obstacles.pending.front();
+      text += fmt::format(": most were freed on stream '{}' at {}", stream(most.stream),
+                          line(most.site));
+    }
+    return text + '.';
+  }
+  [[nodiscard]] std::string fragmented_clause(const TraceSummary::Refusal& one,
+                                              const Obstacles& obstacles) const {
+    const std::uint64_t free = one.held - one.resource_live - one.pending;
+    const std::uint64_t largest = one.largest_free != 0 ? one.largest_free : obstacles.largest_free;
+    std::string text =
+        fmt::format(" although {} of {} held were free: the largest free range had {}",
+                    format_bytes(free), format_bytes(one.held), format_bytes(largest));
+    if (!obstacles.between.empty()) {
+      const TraceSummary::Share& most = obstacles.between.front();
+      text += fmt::format(", and {} ({}) {}, allocated at {}, lay between free ranges",
+                          blocks(most.blocks), format_bytes(most.bytes), tagged(most.tag),
+                          line(most.site));
+    }
+    return text + '.';
+  }
+  [[nodiscard]] std::string live_clause(const TraceSummary::Refusal& one) const {
+    std::string text = fmt::format(" ({})", one.error);
+    text += one.live == 0 ? std::string(": nothing was live")
+                          : fmt::format(": {} were live", format_bytes(one.live));
+    if (one.held > 0) text += fmt::format(", {} held", format_bytes(one.held));
+    if (!one.tags.empty()) {
+      const TraceSummary::Share& most = one.tags.front();
+      text += fmt::format(", most of it {} ({} in {})", tagged(most.tag), format_bytes(most.bytes),
+                          blocks(most.blocks));
+    }
+    return text + '.';
+  }
+
+  // --- Lines that keep growing
+
+  void judge_growing_lines() {
+    findings_.growing = line_growth(summary_);
+    // Without a repetition, a program may just have built up what it needs. Then only memory that
+    // was never freed is a leak, and a recording that was not stopped does not know.
+    std::erase_if(findings_.growing, [&](const LineGrowth& one) {
+      return !one.is_in_loop && (!summary_.is_complete || one.kept_blocks < one.blocks);
+    });
+    for (const LineGrowth& one : findings_.growing) {
+      if (!is_at_least(one.growth(), min_growth_share, peak_live_[one.device])) continue;
+      std::string text = fmt::format(
+          "{}: memory {} that {} allocates keeps growing: {} in the first eighth of the recording, "
+          "{} in the last, in {}",
+          device(one.device), tagged(one.tag), line(one.site), format_bytes(one.floors.front()),
+          format_bytes(one.bytes), blocks(one.blocks));
+      if (one.kept_blocks == one.blocks) text += ", none of which was freed";
+      add(Finding::Kind::keeps_growing, summary_.duration, one.device, text + '.');
+    }
+  }
+
+  // --- Streams that block reuse
+
+  /// A pool grew while memory was pending.
+  struct Growth {
+    const TraceSummary::Hold* hold = nullptr;
+    std::uint64_t bytes = 0;
+
+    [[nodiscard]] std::uint64_t avoidable() const { return std::min(bytes, hold->pending); }
+  };
+  /// The largest growths, by time.
+  [[nodiscard]] std::vector<Growth> growths_with_pending() const {
+    std::vector<std::uint64_t> held(summary_.resources.size());
+    std::vector<Growth> found;
+    for (const TraceSummary::Hold& hold : summary_.holds) {
+      const std::uint64_t before = std::exchange(held[hold.resource], hold.bytes);
+      if (hold.bytes <= before || hold.pending == 0 || hold.requested == 0) continue;
+      found.push_back({&hold, hold.bytes - before});
+    }
+    std::ranges::stable_sort(found, std::ranges::greater(), &Growth::avoidable);
+    if (found.size() > max_moments) found.resize(max_moments);
+    std::ranges::stable_sort(found, {}, [](const Growth& one) { return one.hold->time; });
+    return found;
+  }
+  void judge_blocked_reuse() {
+    const std::vector<Growth> growths = growths_with_pending();
+    std::vector<Moment> moments;
+    for (const Growth& one : growths) {
+      moments.push_back(
+          {one.hold->time, one.hold->requested, one.hold->resource, one.hold->stream});
+    }
+    const std::vector<Obstacles> obstacles = obstacles_at(summary_, moments);
+    using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>;
+    std::map<Key, BlockedReuse> rows;
+    for (std::size_t i = 0; i < growths.size(); ++i) {
+      if (obstacles[i].pending.empty()) continue;
+      const TraceSummary::Hold& hold = *growths[i].hold;
+      const Obstacles::Pending& most = obstacles[i].pending.front();
+      BlockedReuse& row = rows[{hold.resource, most.stream, hold.site, most.site}];
+      if (row.times++ == 0) row.first_time = hold.time;
+      row.grown += growths[i].bytes;
+      row.pending = std::max(row.pending, most.bytes);
+      // What a pool has grown by serves later requests, so no memory counts twice.
+      row.avoidable =
+          std::min(row.avoidable + std::min(growths[i].avoidable(), most.bytes), row.pending);
+      row.resource = hold.resource;
+      row.tag = hold.tag;
+      row.site = hold.site;
+      row.stream = most.stream;
+      row.free_site = most.site;
+    }
+    for (const auto& [key, row] : rows) findings_.blocked.push_back(row);
+    std::ranges::stable_sort(findings_.blocked, std::ranges::greater(), &BlockedReuse::avoidable);
+    name_blocking_streams();
+  }
+  void name_blocking_streams() {
+    std::vector<std::uint64_t> peak_held(summary_.resources.size());
+    for (const TraceSummary::Hold& hold : summary_.holds) {
+      peak_held[hold.resource] = std::max(peak_held[hold.resource], hold.bytes);
+    }
+    for (const BlockedReuse& one : findings_.blocked) {
+      const std::uint64_t held = peak_held[one.resource];
+      if (!is_at_least(one.avoidable, min_avoidable_share, held)) continue;
+      const std::uint32_t of = summary_.resources[one.resource].device;
+      add(Finding::Kind::blocked_reuse, one.first_time, of,
+          fmt::format(
+              "{}: {} of {} that the pool held at most were needed only because stream '{}' "
+              "had not passed what was freed on it at {}: the pool grew{} for requests at "
+              "{}.",
+              device(of), format_bytes(one.avoidable), format_bytes(held), stream(one.stream),
+              line(one.free_site), times(one.times), line(one.site)));
+    }
+  }
+
+  // --- Unified buffers and budgets
+
+  void judge_evictions() {
+    const std::uint64_t peak =
+        peak_live_.empty() ? 0 : *std::max_element(peak_live_.begin(), peak_live_.end());
+    if (summary_.evictions.sum == 0 || summary_.evictions.sum < min_eviction_turns * peak) return;
+    const TraceSummary::LineCount& most = summary_.evicted_lines.front();
+    Finding finding;
+    finding.kind = Finding::Kind::evicted_again;
+    finding.has_device = false;
+    finding.time = summary_.duration;
+    finding.text = fmt::format(
+        "Unified buffers evicted {} copies with {}, {:.1f} times the highest peak of a device "
+        "({}): "
+        "most were evicted for {} (buffers {}, {}).",
+        summary_.evictions.calls, format_bytes(summary_.evictions.sum),
+        static_cast<double>(summary_.evictions.sum) /
+            static_cast<double>(std::max<std::uint64_t>(peak, 1)),
+        format_bytes(peak), line(most.site), tagged(most.tag), format_bytes(most.sum));
+    findings_.all.push_back(std::move(finding));
+  }
+  void judge_budget_waits() {
+    const TraceSummary::Count& waits = summary_.budget_waits;
+    if (waits.sum == 0 || !is_at_least(waits.sum, min_budget_wait_share, summary_.duration)) return;
+    const TraceSummary::LineCount& most = summary_.budget_wait_lines.front();
+    Finding finding;
+    finding.kind = Finding::Kind::budget_wait;
+    finding.has_device = false;
+    finding.time = summary_.duration;
+    finding.text = fmt::format(
+        "Requests waited for their budget{}, {} of a recording of {}: the longest waits were at {} "
+        "({}, {}).",
+        times(waits.calls), time_text(waits.sum), time_text(summary_.duration), line(most.site),
+        tagged(most.tag), time_text(most.sum));
+    findings_.all.push_back(std::move(finding));
+  }
+
+  // --- Order
+
+  /// Kinds in the order of the enum, at most two of each; then the others, up to the maximum.
+  void keep_worst() {
+    std::vector<Finding>& all = findings_.all;
+    std::ranges::stable_sort(all, {}, &Finding::kind);
+    std::vector<Finding> kept, rest;
+    std::size_t of_kind[Finding::kinds] = {};
+    for (Finding& one : all) {
+      const bool is_kept = of_kind[static_cast<std::size_t>(one.kind)]++ < max_of_kind;
+      (is_kept ? kept : rest).push_back(std::move(one));
+    }
+    std::ranges::move(rest, std::back_inserter(kept));
+    if (kept.size() > Findings::max_findings) kept.resize(Findings::max_findings);
+    all = std::move(kept);
+  }
+
+  const TraceSummary& summary_;
+  Findings& findings_;
+  std::vector<std::uint64_t> peak_live_;  // by device
+};
+
+}  // namespace
+
+std::string_view name(Finding::Kind kind) noexcept {
+  switch (kind) {
+    case Finding::Kind::refused_pending:
+      return "refused while memory was pending";
+    case Finding::Kind::fragmented:
+      return "fragmented";
+    case Finding::Kind::refused:
+      return "refused";
+    case Finding::Kind::keeps_growing:
+      return "keeps growing";
+    case Finding::Kind::blocked_reuse:
+      return "blocked reuse";
+    case Finding::Kind::evicted_again:
+      return "evicted again and again";
+    case Finding::Kind::budget_wait:
+      break;
+  }
+  return "waited for a budget";
+}
+
+Findings::Findings(const TraceSummary& summary) { Rules(summary, *this).apply(); }
+
+}  // namespace tern::tools
