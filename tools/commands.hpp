@@ -46,6 +46,13 @@ struct ReportOptions {
 };
 int run_report(const ReportOptions& options);
 
+struct TopOptions {
+  std::string process;  // or a file
+  bool once = false;
+  double seconds = 1;
+};
+int run_top(const TopOptions& options);
+
 struct TourOptions {
   std::string device;
 };

@@ -93,6 +93,19 @@ int run(int argc, char** argv) {
       "Example:\n  TERN_TRACE=run.trace my_program; tern report run.trace -o run.html\n"
       "Two recordings are compared: tern report before.trace after.trace -o difference.html");
 
+  TopOptions top;
+  CLI::App* top_command =
+      app.add_subcommand("top", "Show what a running program that records holds now");
+  top_command
+      ->add_option("process", top.process,
+                   "the id of a process that records to a file, or the file")
+      ->required();
+  top_command->add_flag("--once", top.once, "print one table and end");
+  top_command->add_option("--seconds", top.seconds, "time between two tables")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  top_command->footer("Example:\n  TERN_TRACE=run.trace my_program & tern top $!");
+
   TourOptions tour;
   CLI::App* tour_command =
       app.add_subcommand("tour", "A short tour of Tern on a device of this machine");
@@ -108,7 +121,7 @@ int run(int argc, char** argv) {
           stderr, "tern: {}. The commands are:\n\n",
           is_unknown ? fmt::format("there is no command '{}'", argv[1]) : "a command is needed");
       for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-        fmt::print(stderr, "  {:<6} {}\n", command->get_name(), command->get_description());
+        fmt::print(stderr, "  {:<8} {}\n", command->get_name(), command->get_description());
       }
       fmt::print(stderr, "\n`tern COMMAND --help` explains a command.\n");
       return 2;
@@ -120,6 +133,7 @@ int run(int argc, char** argv) {
   if (*bench_command) return run_bench(bench);
   if (*check_command) return run_check(check);
   if (*report_command) return run_report(report);
+  if (*top_command) return run_top(top);
   return run_tour(tour);
 }
 

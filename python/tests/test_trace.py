@@ -95,3 +95,27 @@ def test_a_ring_is_written_when_a_finding_is_reported(tmp_path: pathlib.Path) ->
     subprocess.run([sys.executable, "-c", missing_wait], env=environment, check=True)
     assert path.exists()
     assert "is written by stream consume while stream produce may still write it" in report(path)
+
+
+holding = """
+import sys
+import ternmem as tern
+kept = [tern.Buffer(1 << 20, "uint8", "sim", tag="weights").fill(0) for _ in range(3)]
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_top_shows_what_a_process_holds(tmp_path: pathlib.Path) -> None:
+    if TOOL is None or not os.path.exists(TOOL):
+        pytest.skip("the tern command is not here")
+    environment = {**os.environ, "TERN_TRACE": str(tmp_path / "run.trace")}
+    with subprocess.Popen([sys.executable, "-c", holding], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        shown = subprocess.run([TOOL, "top", str(process.pid)], capture_output=True, text=True, check=True).stdout
+        process.communicate("\n")
+    assert f"(process {process.pid})" in shown
+    (row,) = [line.split() for line in shown.splitlines() if line.startswith("weights")]
+    assert row == ["weights", "3.0", "MiB", "3", "sim:0"]

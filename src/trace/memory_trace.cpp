@@ -1,7 +1,6 @@
 #include "trace/memory_trace.hpp"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,33 +13,6 @@
 
 namespace tern::trace {
 namespace {
-
-/// Closes a file at the end of the scope.
-class File {
- public:
-  explicit File(const std::string& path) : number_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
-  ~File() {
-    if (number_ >= 0) ::close(number_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  [[nodiscard]] bool is_open() const noexcept { return number_ >= 0; }
-  /// Reads as much as there is, up to `bytes`. Returns -1 on an error.
-  [[nodiscard]] ssize_t read(std::byte* to, std::size_t bytes) const noexcept {
-    std::size_t got = 0;
-    while (got < bytes) {
-      const ssize_t now = ::read(number_, to + got, bytes - got);
-      if (now < 0 && errno == EINTR) continue;
-      if (now < 0) return -1;
-      if (now == 0) break;
-      got += static_cast<std::size_t>(now);
-    }
-    return static_cast<ssize_t>(got);
-  }
-
- private:
-  const int number_;
-};
 
 Failure not_a_trace(const std::string& path, const char* why) noexcept {
   return Failure(ErrorCode::invalid_argument, "'{value}' is not a memory trace: {why}.")
@@ -59,17 +31,20 @@ const MemoryTrace::Name* MemoryTrace::find(DefinitionKind kind,
 }
 
 Result<MemoryTrace> MemoryTrace::try_read(const std::string& path) {
-  const File file(path);
-  if (!file.is_open()) return file_failure(path, "open", errno);
-  std::vector<std::byte> part(slab_bytes);
-  const ssize_t first = file.read(part.data(), file_header_bytes);
-  if (first < 0) return file_failure(path, "read", errno);
+  Result<TraceFollower> file = TraceFollower::try_open(path);
+  if (!file) return file.failure();
   MemoryTrace trace;
-  if (static_cast<std::size_t>(first) < sizeof trace.header) {
-    return not_a_trace(path, "it is shorter than the header of one");
-  }
-  std::memcpy(&trace.header, part.data(), sizeof trace.header);
-  const FileHeader& header = trace.header;
+  if (Result<void> read = file->try_read_new(trace); !read) return read.failure();
+  trace.sort();
+  return trace;
+}
+
+Result<TraceFollower> TraceFollower::try_open(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return file_failure(path, "open", errno);
+  TraceFollower follower(file, path);
+  FileHeader header;
+  if (Result<void> read = follower.try_read_header(header); !read) return read.failure();
   if (header.magic != file_magic)
     return not_a_trace(path, "it does not begin with the bytes of one");
   if (header.version != file_version) {
@@ -79,37 +54,99 @@ Result<MemoryTrace> MemoryTrace::try_read(const std::string& path) {
       header.event_bytes != sizeof(MemoryEvent)) {
     return not_a_trace(path, "the sizes in its header are wrong");
   }
-  trace.header.program[sizeof header.program - 1] = '\0';
-  for (;;) {
-    std::ranges::fill(part, std::byte{});
-    const ssize_t got = file.read(part.data(), slab_bytes);
-    if (got < 0) return file_failure(path, "read", errno);
-    if (static_cast<std::size_t>(got) < sizeof(SlabHeader)) break;
-    SlabHeader slab;
-    std::memcpy(&slab, part.data(), sizeof slab);
-    switch (slab.kind) {
-      case SlabKind::unused:
-        break;
-      case SlabKind::events:
-        trace.add_events(part.data() + sizeof slab, slab);
-        break;
-      case SlabKind::definitions:
-        trace.add_definitions(part.data() + sizeof slab, slab);
-        break;
-      default:
-        ++trace.damaged_slabs;
-    }
-  }
-  trace.sort();
-  return trace;
+  return follower;
 }
 
-void MemoryTrace::add_events(const std::byte* contents, const SlabHeader& slab) {
+TraceFollower::TraceFollower(TraceFollower&& other) noexcept
+    : file_(std::exchange(other.file_, -1)),
+      path_(std::move(other.path_)),
+      open_(std::move(other.open_)),
+      next_(other.next_),
+      part_(std::move(other.part_)) {}
+
+TraceFollower::~TraceFollower() {
+  if (file_ >= 0) ::close(file_);
+}
+
+ssize_t TraceFollower::read(void* to, std::size_t bytes, std::uint64_t offset) const noexcept {
+  std::size_t got = 0;
+  while (got < bytes) {
+    const ssize_t now = ::pread(file_, static_cast<std::byte*>(to) + got, bytes - got,
+                                static_cast<off_t>(offset + got));
+    if (now < 0 && errno == EINTR) continue;
+    if (now < 0) return -1;
+    if (now == 0) break;
+    got += static_cast<std::size_t>(now);
+  }
+  return static_cast<ssize_t>(got);
+}
+
+Result<void> TraceFollower::try_read_header(FileHeader& header) const {
+  const ssize_t got = read(&header, sizeof header, 0);
+  if (got < 0) return file_failure(path_, "read", errno);
+  if (static_cast<std::size_t>(got) < sizeof header) {
+    return not_a_trace(path_, "it is shorter than the header of one");
+  }
+  header.program[sizeof header.program - 1] = '\0';
+  return {};
+}
+
+Result<void> TraceFollower::try_read_new(MemoryTrace& trace) {
+  if (Result<void> read = try_read_header(trace.header); !read) return read;
+  for (;; ++next_) {
+    OpenSlab slab{next_};
+    bool is_full = false;
+    const Result<bool> is_there = try_read_slab(slab, trace, is_full);
+    if (!is_there) return is_there.failure();
+    if (!*is_there) break;
+    if (!is_full) open_.push_back(slab);
+  }
+  std::vector<OpenSlab> still_open;
+  for (OpenSlab& slab : open_) {
+    bool is_full = false;
+    if (Result<bool> read = try_read_slab(slab, trace, is_full); !read) return read.failure();
+    if (!is_full) still_open.push_back(slab);
+  }
+  open_ = std::move(still_open);
+  return {};
+}
+
+Result<bool> TraceFollower::try_read_slab(OpenSlab& slab, MemoryTrace& trace, bool& is_full) {
+  const std::uint64_t offset = file_header_bytes + slab.number * slab_bytes;
+  SlabHeader header;
+  const ssize_t got = read(&header, sizeof header, offset);
+  if (got < 0) return file_failure(path_, "read", errno);
+  if (static_cast<std::size_t>(got) < sizeof header) return false;
+  if (header.kind == SlabKind::unused || header.used == slab.seen) return true;
+  // A file that was cut in the middle of a slab continues with zeros.
+  part_.assign(slab_bytes - sizeof header, std::byte{});
+  if (read(part_.data(), part_.size(), offset + sizeof header) < 0) {
+    return file_failure(path_, "read", errno);
+  }
+  switch (header.kind) {
+    case SlabKind::unused:
+      break;
+    case SlabKind::events:
+      slab.seen = trace.add_events(part_.data(), header, slab.seen);
+      is_full = header.used >= slab_events;
+      break;
+    case SlabKind::definitions:
+      slab.seen = trace.add_definitions(part_.data(), header, slab.seen);
+      break;
+    default:
+      ++trace.damaged_slabs;
+      is_full = true;
+  }
+  return true;
+}
+
+std::uint64_t MemoryTrace::add_events(const std::byte* contents, const SlabHeader& slab,
+                                      std::uint64_t seen) {
   if (slab.used > slab_events) {
     ++damaged_slabs;
-    return;
+    return slab.used;
   }
-  for (std::uint64_t i = 0; i < slab.used; ++i) {
+  for (std::uint64_t i = seen; i < slab.used; ++i) {
     MemoryEvent event;
     std::memcpy(&event, contents + i * sizeof event, sizeof event);
     // A file that was cut in the middle of a slab has zeros there.
@@ -118,21 +155,23 @@ void MemoryTrace::add_events(const std::byte* contents, const SlabHeader& slab) 
     events.push_back(event);
     threads.push_back(slab.thread);
   }
+  return slab.used;
 }
 
-void MemoryTrace::add_definitions(const std::byte* contents, const SlabHeader& slab) {
+std::uint64_t MemoryTrace::add_definitions(const std::byte* contents, const SlabHeader& slab,
+                                           std::uint64_t seen) {
   if (slab.used > slab_text_bytes) {
     ++damaged_slabs;
-    return;
+    return slab.used;
   }
-  for (std::uint64_t at = 0; at + sizeof(Definition) <= slab.used;) {
+  for (std::uint64_t at = seen; at + sizeof(Definition) <= slab.used;) {
     Definition definition;
     std::memcpy(&definition, contents + at, sizeof definition);
     const std::size_t need = definition_bytes(definition.text_bytes);
     if (static_cast<std::size_t>(definition.kind) >= definition_kinds ||
         definition.text_bytes > max_text_bytes || need > slab.used - at) {
       ++damaged_slabs;
-      return;
+      return slab.used;
     }
     Name name;
     name.text.assign(reinterpret_cast<const char*>(contents) + at + sizeof definition,
@@ -143,6 +182,7 @@ void MemoryTrace::add_definitions(const std::byte* contents, const SlabHeader& s
     define(definition.kind, definition.number, std::move(name));
     at += need;
   }
+  return slab.used;
 }
 
 void MemoryTrace::define(DefinitionKind kind, std::uint32_t number, Name name) {

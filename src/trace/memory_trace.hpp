@@ -10,15 +10,20 @@
 
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "tern/core/result.hpp"
 #include "trace/memory_event.hpp"
 
 namespace tern::trace {
+
+class TraceFollower;
 
 class MemoryTrace {
  public:
@@ -51,10 +56,48 @@ class MemoryTrace {
   [[nodiscard]] const Name* find(DefinitionKind kind, std::uint32_t number) const noexcept;
 
  private:
-  void add_events(const std::byte* contents, const SlabHeader& slab);
-  void add_definitions(const std::byte* contents, const SlabHeader& slab);
+  friend class TraceFollower;
+  /// Both add what a slab holds after the first `seen` events or bytes, and return what they have
+  /// seen then.
+  std::uint64_t add_events(const std::byte* contents, const SlabHeader& slab, std::uint64_t seen);
+  std::uint64_t add_definitions(const std::byte* contents, const SlabHeader& slab,
+                                std::uint64_t seen);
 
   std::unordered_map<std::uint32_t, Name> names_[definition_kinds];
+};
+
+/// Reads a trace piece by piece, while a program records it.
+class TraceFollower {
+ public:
+  /// Fails like MemoryTrace::try_read().
+  [[nodiscard]] static Result<TraceFollower> try_open(const std::string& path);
+  TraceFollower(TraceFollower&& other) noexcept;
+  TraceFollower& operator=(TraceFollower&&) = delete;
+  ~TraceFollower();
+
+  /// Adds what was recorded since the last call to the trace, whose events are then not sorted.
+  /// An event may be added before an older one of another thread. Fails with file.
+  [[nodiscard]] Result<void> try_read_new(MemoryTrace& trace);
+
+ private:
+  /// A slab that may grow, and how many of its events or bytes were read.
+  struct OpenSlab {
+    std::uint64_t number = 0, seen = 0;
+  };
+
+  TraceFollower(int file, std::string path) noexcept : file_(file), path_(std::move(path)) {}
+  [[nodiscard]] Result<void> try_read_header(FileHeader& header) const;
+  /// Reads as much as there is, up to `bytes`. Returns -1 on an error.
+  [[nodiscard]] ssize_t read(void* to, std::size_t bytes, std::uint64_t offset) const noexcept;
+  /// Adds what is new in a slab. Returns whether the slab exists; `is_full` says whether it is
+  /// complete.
+  [[nodiscard]] Result<bool> try_read_slab(OpenSlab& slab, MemoryTrace& trace, bool& is_full);
+
+  int file_;
+  std::string path_;
+  std::vector<OpenSlab> open_ = {};
+  std::uint64_t next_ = 0;  // the first slab that was not there yet
+  std::vector<std::byte> part_ = {};
 };
 
 }  // namespace tern::trace

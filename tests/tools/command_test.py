@@ -372,6 +372,20 @@ class Report(unittest.TestCase):
         new = self.write_log(self.folder / "new" / "log.csv", [1])
         self.assertTrue(tern("report", old, new).stdout.startswith(f"{old} before, {new} after\n"))
 
+    def test_top_shows_what_a_recording_leaves_live(self):
+        self.record(self.trace)
+        run = tern("top", self.trace, "--once")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertRegex(run.stdout, r"tern \(process \d+\): \d+ events in .*, recording stopped\n")
+        self.assertRegex(run.stdout, r"sim:0 +0 B +\d")
+
+    def test_top_says_why_a_process_cannot_be_shown(self):
+        for process, why in ((str(os.getpid()), "records to no file"), ("999999999", "there is no process"),
+                             ("no.trace", "no.trace"), (__file__, "not a memory trace")):
+            run = tern("top", process)
+            self.assertEqual(run.returncode, 2)
+            self.assertIn(why, run.stderr)
+
     def test_a_ring_is_written_when_a_request_is_refused(self):
         last = self.folder / "last.trace"
         self.record(f"ring:1MiB:{last}")

@@ -348,6 +348,30 @@ TEST_F(Recorder, TheFileHasNoGapAfterTheDiskWasFull) {
   EXPECT_LE(std::filesystem::file_size(path()), file_header_bytes + 4 * slab_bytes);
 }
 
+TEST_F(Recorder, IsFollowedWhileItIsWritten) {
+  start(path());
+  TraceFollower follower = TraceFollower::try_open(path()).value();
+  MemoryTrace trace;
+  std::uint64_t recorded = 0;
+  for (const std::uint64_t more : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{10},
+                                   slab_events, 2 * slab_events + 3, std::uint64_t{1}}) {
+    for (std::uint64_t i = 0; i < more; ++i) {
+      record(EventKind::free, {.block = ++recorded, .tag = "tag " + std::to_string(more)});
+    }
+    test::Thread([&] { put(++recorded); }).join();
+    follower.try_read_new(trace).value();
+    ASSERT_EQ(trace.events.size(), recorded);
+  }
+  EXPECT_EQ(trace.header.is_closed, 0u);
+  stop();
+  follower.try_read_new(trace).value();
+  EXPECT_EQ(trace.header.is_closed, 1u);
+  ASSERT_EQ(trace.events.size(), recorded) << "nothing is read twice";
+  trace.sort();
+  for (std::uint64_t i = 0; i < recorded; ++i) ASSERT_EQ(trace.events[i].block, i + 1);
+  EXPECT_EQ(trace.find(DefinitionKind::tag, Tag("tag 10").number())->text, "tag 10");
+}
+
 TEST_F(Recorder, RefusesASecondRecording) {
   start(path());
   const Result<void> again = try_start(path("second.trace"));

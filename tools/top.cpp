@@ -1,0 +1,111 @@
+// `tern top PID`: shows what a running program holds, from its recording.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "tern/core/error.hpp"
+#include "tools/commands.hpp"
+#include "tools/top/live_memory.hpp"
+#include "trace/memory_trace.hpp"
+
+namespace tern::tools {
+namespace {
+
+using trace::MemoryTrace;
+using trace::TraceFollower;
+
+bool is_number(const std::string& text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+/// Returns the files that the process maps for writing and shares, as recordings are. Fails with
+/// the code of the system.
+std::optional<std::set<std::string>> shared_files_of(const std::string& process, int& code) {
+  std::ifstream maps("/proc/" + process + "/maps");
+  std::set<std::string> files;
+  std::string line;
+  while (std::getline(maps, line)) {
+    std::istringstream fields(line);
+    std::string range, access, offset, device, node, path;
+    fields >> range >> access >> offset >> device >> node;
+    std::getline(fields >> std::ws, path);
+    if (access == "rw-s" && path.starts_with('/')) files.insert(path);
+  }
+  code = errno;
+  if (!maps.eof()) return std::nullopt;
+  return files;
+}
+
+/// Returns the recording that a process writes, or prints why there is none.
+std::optional<std::string> recording_of(const std::string& process) {
+  if (!std::filesystem::exists("/proc/" + process)) {
+    fmt::print(stderr, "tern top: there is no process {}.\n", process);
+    return std::nullopt;
+  }
+  int code = 0;
+  const std::optional<std::set<std::string>> files = shared_files_of(process, code);
+  if (!files) {
+    fmt::print(stderr,
+               "tern top: process {} cannot be inspected: {}. Run tern top as the user of the "
+               "process.\n",
+               process, std::strerror(code));
+    return std::nullopt;
+  }
+  for (const std::string& path : *files) {
+    if (TraceFollower::try_open(path)) return path;
+  }
+  fmt::print(stderr,
+             "tern top: process {} records to no file. Start it with TERN_TRACE=run.trace, or call "
+             "trace::start(\"run.trace\").\n",
+             process);
+  return std::nullopt;
+}
+
+}  // namespace
+
+int run_top(const TopOptions& options) {
+  std::string path = options.process;
+  // A process ends, so a file that has a number for a name is given with its folder.
+  if (is_number(options.process)) {
+    const std::optional<std::string> found = recording_of(options.process);
+    if (!found) return 2;
+    path = *found;
+  }
+  Result<TraceFollower> file = TraceFollower::try_open(path);
+  if (!file) {
+    fmt::print(stderr, "tern top: {}\n", file.failure().text());
+    return 2;
+  }
+  LiveMemory memory;
+  MemoryTrace recorded;
+  const bool is_live = !options.once && isatty(STDOUT_FILENO) != 0;
+  for (;;) {
+    if (Result<void> read = file->try_read_new(recorded); !read) {
+      fmt::print(stderr, "tern top: {}\n", read.failure().text());
+      return 2;
+    }
+    recorded.sort();
+    for (const trace::MemoryEvent& event : recorded.events) memory.add(event);
+    recorded.events.clear();
+    recorded.threads.clear();
+    // Clears the screen, and writes from its upper left corner.
+    if (is_live) fmt::print("\033[2J\033[H");
+    fmt::print("{}", live_text(memory, recorded));
+    std::fflush(stdout);
+    if (!is_live || recorded.header.is_closed != 0) return 0;
+    std::this_thread::sleep_for(std::chrono::duration<double>(options.seconds));
+  }
+}
+
+}  // namespace tern::tools
