@@ -21,8 +21,8 @@ enum class EventKind : std::uint8_t {
   none,
   allocate,       // block, address, bytes granted, extra: bytes requested, stream
   free,           // block, address, bytes, stream of the free
-  refuse,         // bytes requested, extra: bytes held, block: bytes that are pending, address: bytes
-                  // of the largest free range, detail: ErrorCode, stream
+  refuse,         // bytes requested, extra: bytes held, block: pending bytes, address: bytes of the
+                  // largest free range, detail: ErrorCode, stream
   hold,           // bytes that the resource holds now, extra: live bytes, block: pending bytes
   budget_wait,    // bytes requested, extra: nanoseconds that the thread waited, stream
   budget_refuse,  // bytes requested, extra: definition of the budget's path, stream

@@ -23,9 +23,8 @@ SIGHTS = {
 
 def themes():
     light, dark = STYLE.read_text().split(':root[data-theme="dark"]')
-    return {name: dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", part.split("}")[0] if name == "dark"
-                                  else part))
-            for name, part in (("light", light), ("dark", dark))}
+    return {name: dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", part))
+            for name, part in (("light", light), ("dark", dark.split("}")[0]))}
 
 
 def linear(color, shade=1):
@@ -74,7 +73,7 @@ class Colors(unittest.TestCase):
             below = linear(theme["empty"])
             for layer in (layer for layer in theme if re.match(r"layer-(\d|other)", layer)):
                 color = theme[layer]
-                found = max(contrast(linear(color), below), contrast(linear(color, EDGE_SHADE), below))
+                found = max(contrast(linear(color, shade), below) for shade in (1, EDGE_SHADE))
                 self.assertGreaterEqual(found, MIN_GRAPHIC_CONTRAST, f"{name}: {layer}")
 
     def test_lines_of_a_comparison_have_contrast(self):

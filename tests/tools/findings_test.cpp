@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,7 @@
 #include "tern/core/bytes.hpp"
 #include "tern/memory/pool_resource.hpp"
 #include "tern/trace/recorder.hpp"
-#include "tools/report/obstacles.hpp"
+#include "tools/report/comparison.hpp"
 
 namespace tern::tools {
 namespace {
@@ -363,6 +364,52 @@ TEST(Findings, AreNoneInHealthyPrograms) {
         bench::multi_stream_etl(), bench::checkerboard()}) {
     const Findings found(record(trace, "sim?check=off"));
     for (const Finding& one : found.all) ADD_FAILURE() << trace.name << ": " << one.text;
+  }
+}
+
+TEST(Findings, AndReportsOfRandomEventsDoNoHarm) {
+  std::mt19937_64 random(7);
+  const auto number = [&]() -> std::uint64_t {
+    switch (random() % 4) {
+      case 0:
+        return random() % 8;
+      case 1:
+        return random() % 5 * 4096;
+      case 2:
+        return UINT64_MAX - random() % 3;
+      default:
+        return random();
+    }
+  };
+  TraceSummary last(trace::MemoryTrace{}, "none");
+  for (int round = 0; round < 60; ++round) {
+    trace::MemoryTrace made;
+    made.header.is_closed = static_cast<std::uint32_t>(round % 2);
+    for (int i = 0; i < 200; ++i) {
+      trace::MemoryEvent event;
+      event.kind = static_cast<EventKind>(1 + random() % (trace::event_kinds - 1));
+      event.time_ns = random() % 8 == 0 ? number() : static_cast<std::uint64_t>(i);
+      event.stream = number();
+      event.block = number();
+      event.address = number();
+      event.bytes = number();
+      event.extra = number();
+      event.site = static_cast<std::uint32_t>(number());
+      event.resource = static_cast<std::uint32_t>(random() % 4);
+      event.device = static_cast<std::uint32_t>(random() % 3);
+      event.tag = static_cast<std::uint16_t>(number());
+      event.detail = static_cast<std::uint8_t>(number());
+      made.events.push_back(event);
+      made.threads.push_back(static_cast<std::uint32_t>(random() % 3));
+    }
+    made.sort();
+    TraceSummary now(made, "now");
+    EXPECT_LE(Findings(now).all.size(), Findings::max_findings) << "round " << round;
+    EXPECT_FALSE(text_report(now).empty());
+    const Comparison comparison(last, now);
+    EXPECT_FALSE(text_report(comparison).empty());
+    EXPECT_FALSE(page_report(comparison, last, now).empty());
+    last = std::move(now);
   }
 }
 

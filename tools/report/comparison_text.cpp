@@ -12,7 +12,7 @@
 namespace tern::tools {
 namespace {
 
-constexpr std::size_t max_rows = 12;
+constexpr std::size_t max_rows = 12, min_device_width = 12, max_device_width = 40;
 
 std::string value_text(std::uint64_t value, Comparison::Unit unit) {
   switch (unit) {
@@ -34,7 +34,12 @@ std::string difference_text(const Comparison::Pair& pair, Comparison::Unit unit)
 
 class Text {
  public:
-  explicit Text(const Comparison& comparison) : comparison_(comparison) {}
+  explicit Text(const Comparison& comparison) : comparison_(comparison) {
+    for (const Comparison::Device& one : comparison.devices) {
+      device_width_ = std::max(device_width_, plain(one.name).size());
+    }
+    device_width_ = std::min(device_width_, max_device_width);
+  }
 
   std::string write() {
     add("{} before, {} after\n\n", plain(comparison_.title_before), plain(comparison_.title_after));
@@ -73,23 +78,25 @@ class Text {
       add("\n{}: no difference.\n", what);
       return;
     }
-    add("\n{}:\n  {:>11} {:>10} {:>10} {:>12}  {:<12} {:<20} {}\n", what, "difference", "before",
-        "after", "allocations", "device", "tag", rows.front().site.empty() ? "" : "allocated at");
+    add("\n{}:\n  {:>11} {:>10} {:>10} {:>12}  {:<{}} {:<20} {}\n", what, "difference", "before",
+        "after", "allocations", "device", device_width_, "tag",
+        rows.front().site.empty() ? "" : "allocated at");
     const std::size_t shown = std::min(rows.size(), max_rows);
     for (std::size_t i = 0; i < shown; ++i) add_row(rows[i]);
     if (shown < rows.size()) add("  ... and {} more rows\n", rows.size() - shown);
   }
   void add_row(const Comparison::Row& one) {
     constexpr auto bytes = Comparison::Unit::bytes, count = Comparison::Unit::count;
-    add("  {:>11} {:>10} {:>10} {:>12}  {:<12} {:<20} {}", difference_text(one.bytes, bytes),
+    add("  {:>11} {:>10} {:>10} {:>12}  {:<{}} {:<20} {}", difference_text(one.bytes, bytes),
         format_bytes(one.bytes.before), format_bytes(one.bytes.after),
-        difference_text(one.allocations, count), plain(one.device), plain(one.tag),
+        difference_text(one.allocations, count), plain(one.device), device_width_, plain(one.tag),
         plain(one.site));
     if (!one.site_before.empty()) add(", before {}", plain(one.site_before));
     add("\n");
   }
 
   const Comparison& comparison_;
+  std::size_t device_width_ = min_device_width;
   std::string text_;
 };
 

@@ -20,11 +20,16 @@
 namespace tern::tools {
 namespace {
 
-constexpr std::size_t max_rows = 12;
+constexpr std::size_t max_rows = 12, min_device_width = 12, max_device_width = 40;
 
 class Text {
  public:
-  explicit Text(const TraceSummary& summary) : summary_(summary), findings_(summary) {}
+  explicit Text(const TraceSummary& summary) : summary_(summary), findings_(summary) {
+    for (const TraceSummary::Peak& peak : summary.peaks) {
+      device_width_ = std::max(device_width_, plain(summary.devices[peak.device]).size());
+    }
+    device_width_ = std::min(device_width_, max_device_width);
+  }
 
   std::string write() {
     add("{}: {} events in {}", plain(summary_.title), summary_.events,
@@ -121,13 +126,13 @@ class Text {
   }
   void add_growing_lines() {
     if (findings_.growing.empty()) return;
-    add("\nLines whose live memory kept growing:\n  {:>10} {:>10} {:>8}  {:<12} {:<20} {}\n",
-        "at first", "at last", "blocks", "device", "tag", "allocated at");
+    add("\nLines whose live memory kept growing:\n  {:>10} {:>10} {:>8}  {:<{}} {:<20} {}\n",
+        "at first", "at last", "blocks", "device", device_width_, "tag", "allocated at");
     const std::size_t shown = std::min(findings_.growing.size(), max_rows);
     for (std::size_t i = 0; i < shown; ++i) {
       const LineGrowth& one = findings_.growing[i];
-      add("  {:>10} {:>10} {:>8}  {:<12} {:<20} {}\n", format_bytes(one.floors.front()),
-          format_bytes(one.bytes), one.blocks, plain(summary_.devices[one.device]),
+      add("  {:>10} {:>10} {:>8}  {:<{}} {:<20} {}\n", format_bytes(one.floors.front()),
+          format_bytes(one.bytes), one.blocks, plain(summary_.devices[one.device]), device_width_,
           plain(summary_.tags[one.tag]), plain(summary_.sites[one.site]));
     }
     if (shown < findings_.growing.size())
@@ -153,13 +158,13 @@ class Text {
       add("\nEvery block of the recording was freed.\n");
       return;
     }
-    add("\nNot freed when the recording ended:\n  {:>10} {:>8}  {:<12} {:<20} {}\n", "bytes",
-        "blocks", "device", "tag", "allocated at");
+    add("\nNot freed when the recording ended:\n  {:>10} {:>8}  {:<{}} {:<20} {}\n", "bytes",
+        "blocks", "device", device_width_, "tag", "allocated at");
     const std::size_t shown = std::min(summary_.leaks.size(), max_rows);
     for (std::size_t i = 0; i < shown; ++i) {
       const TraceSummary::Leak& one = summary_.leaks[i];
-      add("  {:>10} {:>8}  {:<12} {:<20} {}\n", format_bytes(one.bytes), one.blocks,
-          plain(summary_.devices[one.device]), plain(summary_.tags[one.tag]),
+      add("  {:>10} {:>8}  {:<{}} {:<20} {}\n", format_bytes(one.bytes), one.blocks,
+          plain(summary_.devices[one.device]), device_width_, plain(summary_.tags[one.tag]),
           plain(summary_.sites[one.site]));
     }
     if (shown < summary_.leaks.size())
@@ -227,6 +232,7 @@ class Text {
 
   const TraceSummary& summary_;
   const Findings findings_;
+  std::size_t device_width_ = min_device_width;
   std::string text_;
 };
 

@@ -1,5 +1,5 @@
-// The map of blocks: addresses over time. It is drawn as block indices first and as colors second, so
-// that the block under the pointer is a lookup.
+// The map of blocks: addresses over time. It is drawn as block indices first and as colors second,
+// so that the block under the pointer is a lookup.
 
 const EDGE = 0x40000000;     // marks a pixel at the edge of a block in the map
 

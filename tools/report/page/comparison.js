@@ -108,7 +108,8 @@ function drawComparedLine({context, plot, ratio, columns}, trace, side, most) {
 /** Returns what both curves show at a share of the axis, from 0 to 1. */
 function compareAt(share) {
   const {chart: {columns}, axis} = compared;
-  const column = Math.min(columns[0].length - 1, Math.max(0, Math.floor(share * columns[0].length)));
+  const width = columns[0].length;
+  const column = Math.min(width - 1, Math.max(0, Math.floor(share * width)));
   const at = axis === 'time' ? formatTime(share * longestNs(), 6) : `${(100 * share).toFixed(1)} %`;
   return {at, bytes: columns.map((values) => values[column])};
 }
@@ -180,7 +181,8 @@ function showComparisonTables() {
       {name: `copied ${direction}`, unit: 'bytes', value: bytes},
       {name: `copies ${direction}`, unit: 'count', value: calls}]),
   ];
-  const show = (row, side) => UNITS[row.unit](row.value[side]);
+  const side = (label, at) => ({label, isNumber: true, value: (row) => row.value[at],
+                                show: (row) => UNITS[row.unit](row.value[at])});
   const bytes = (row) => row.bytes;
   const device = devices.length < 2 ? [] : [{label: 'Device', value: (row) => row.device}];
   const tag = {label: 'Tag', value: (row) => row.tag};
@@ -195,8 +197,7 @@ function showComparisonTables() {
   byId('compare-tables').replaceChildren(element('div', {class: 'columns-two even'},
       makeTable('Figures', [
         {label: 'Figure', value: (row) => row.name},
-        {label: 'Before', isNumber: true, value: (row) => row.value[0], show: (row) => show(row, 0)},
-        {label: 'After', isNumber: true, value: (row) => row.value[1], show: (row) => show(row, 1)},
+        side('Before', 0), side('After', 1),
         {label: 'Difference', isNumber: true, value: (row) => row.value[1] - row.value[0],
          show: (row) => formatChange(row.value, UNITS[row.unit])},
       ], rows, {limit: Infinity}),

@@ -9,7 +9,8 @@ function showPeakTables() {
       element('h3', {}, `${deviceName(peak.device)}: ${formatBytes(peak.live)} live of ` +
                         `${formatBytes(peak.held)} held at ${formatTime(peak.time, 6)}`),
       element('div', {class: 'columns-two'},
-              makeTable('By tag', [tagColumn(), bytes, share, blocksColumn], peak.tags, {sort: 'Live'}),
+              makeTable('By tag', [tagColumn(), bytes, share, blocksColumn], peak.tags,
+                        {sort: 'Live'}),
               makeTable('By line', [siteColumn('Allocated at'), tagColumn(), bytes, share,
                                     blocksColumn], peak.sites, {sort: 'Live'})),
     ];

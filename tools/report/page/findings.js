@@ -1,5 +1,5 @@
-// What stands out, and the tables behind it: lines that keep growing, pools that grew while memory was
-// pending, who waited for whom, and what unified buffers moved.
+// What stands out, and the tables behind it: lines that keep growing, pools that grew while memory
+// was pending, who waited for whom, and what unified buffers moved.
 
 function showFindings() {
   const {findings} = facts;

@@ -66,7 +66,8 @@ function showHeader() {
   document.title = `Tern report: ${titles}`;
   byId('title').textContent = titles;
   const process = facts.process ? `, process ${facts.process}` : '';
-  byId('origin').textContent = `${facts.program || 'unknown program'}${process}` +
+  const which = traces.length > 1 ? `${facts.title}: ` : '';
+  byId('origin').textContent = `${which}${facts.program || 'unknown program'}${process}` +
                                `${facts.started ? `, started ${facts.started}` : ''}`;
   const figures = [
     ['Duration', formatTime(facts.duration)], ['Events', formatCount(facts.events)],

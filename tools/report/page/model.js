@@ -1,7 +1,7 @@
 // The model: all events of a trace in typed arrays.
 //
-// A redraw reads the arrays for each pixel column: a binary search finds the events of the column, and
-// checkpoints every CHUNK events bound the work for one column.
+// A redraw reads the arrays for each pixel column: a binary search finds the events of the column,
+// and checkpoints every CHUNK events bound the work for one column.
 
 const CHUNK = 256;           // events between two checkpoints, blocks in a skippable run
 const ADDRESS_UNIT = 256;    // bytes

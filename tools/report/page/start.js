@@ -112,7 +112,8 @@ Object.assign(report, {
   redraw, liveAt, mapPoint,
   blockAt: (x, y) => blockFacts(blockIndexAt(x, y)),
   setView: drawn(setView), setMode: drawn(setMode), setDevice: drawn(setDevice),
-  setTheme: drawn(setTheme), openTrace: drawn(openTrace), compareAt, zoomToBlock: drawn(zoomToBlock), resetView: drawn(resetView),
+  setTheme: drawn(setTheme), zoomToBlock: drawn(zoomToBlock), resetView: drawn(resetView),
+  openTrace: drawn(openTrace), compareAt,
   view: () => ({...view}),
 });
 window.ternReport = report;
