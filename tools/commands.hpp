@@ -45,6 +45,18 @@ struct ReportOptions {
 };
 int run_report(const ReportOptions& options);
 
+struct ReplayOptions {
+  std::string file;
+  std::string sample;  // a generated trace instead of a file
+  std::string device;  // empty: cuda:0 or, without it, a simulated device
+  std::string memory;  // of the recording; empty: the one with the highest peak
+  std::string resources = "pool,async,driver";
+  unsigned passes = 3;
+  bool recommend = true;
+  bool json = false;
+};
+int run_replay(const ReplayOptions& options);
+
 struct TourOptions {
   std::string device;
 };

@@ -8,6 +8,7 @@
 #include "tern/core/error.hpp"
 #include "tern/core/version.hpp"
 #include "tools/commands.hpp"
+#include "tools/replay/resource_setting.hpp"
 #include "tools/terminal.hpp"
 
 namespace {
@@ -90,6 +91,33 @@ int run(int argc, char** argv) {
   report_command->footer(
       "Example:\n  TERN_TRACE=run.trace my_program; tern report run.trace -o run.html");
 
+  ReplayOptions replay;
+  CLI::App* replay_command = app.add_subcommand(
+      "replay", "Repeat the allocations of a recording on other resources and compare them");
+  replay_command->add_option("file", replay.file,
+                             "a recording, such as TERN_TRACE=run.trace writes, or a log of RMM");
+  replay_command->add_option("--sample", replay.sample,
+                             "a generated trace instead of a file: training, kv_cache, tables or "
+                             "checkerboard");
+  replay_command->add_option(
+      "--device", replay.device,
+      "a device spec, such as cuda:1 or sim?memory=80GiB; default: cuda:0, else sim");
+  replay_command
+      ->add_option("--resource", replay.resources, "resources to compare, separated by commas")
+      ->capture_default_str();
+  replay_command->add_option("--passes", replay.passes, "how often each resource makes the calls")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  replay_command->add_option(
+      "--of", replay.memory,
+      "the memory of the recording, such as cuda:1; default: the one with the highest peak");
+  replay_command->add_flag("!--no-recommend", replay.recommend,
+                           "do not try other settings of the pool");
+  replay_command->add_flag("--json", replay.json, "as JSON, for programs");
+  replay_command->footer(resource_setting_help() +
+                         "\n\nExample:\n  tern replay run.trace --resource "
+                         "pool,pool:limit=20GiB,async");
+
   TourOptions tour;
   CLI::App* tour_command =
       app.add_subcommand("tour", "A short tour of Tern on a device of this machine");
@@ -105,7 +133,7 @@ int run(int argc, char** argv) {
           stderr, "tern: {}. The commands are:\n\n",
           is_unknown ? fmt::format("there is no command '{}'", argv[1]) : "a command is needed");
       for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-        fmt::print(stderr, "  {:<6} {}\n", command->get_name(), command->get_description());
+        fmt::print(stderr, "  {:<8} {}\n", command->get_name(), command->get_description());
       }
       fmt::print(stderr, "\n`tern COMMAND --help` explains a command.\n");
       return 2;
@@ -117,6 +145,7 @@ int run(int argc, char** argv) {
   if (*bench_command) return run_bench(bench);
   if (*check_command) return run_check(check);
   if (*report_command) return run_report(report);
+  if (*replay_command) return run_replay(replay);
   return run_tour(tour);
 }
 

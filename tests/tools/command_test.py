@@ -5,6 +5,7 @@ import os
 import pathlib
 import pty
 import re
+import struct
 import subprocess
 import tempfile
 import time
@@ -302,13 +303,15 @@ class CheckFiles(unittest.TestCase):
         self.assertEqual(tern("check", "--self-test", "x.trace").returncode, 2)
 
 
-class Report(unittest.TestCase):
+class InFolder(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.trace = str(self.folder / "run.trace")
 
+
+class Report(InFolder):
     def record(self, setting):
         run = tern("tour", "--device", "sim", TERN_TRACE=setting)
         self.assertEqual(run.returncode, 0, run.stderr)
@@ -380,6 +383,178 @@ class Report(unittest.TestCase):
         self.assertIn("open failed", run.stderr)
 
 
+class Recording:
+    """Writes a recording from the description of its format, without the library."""
+
+    ALLOCATE, FREE = 1, 2
+
+    def __init__(self):
+        self.events, self.definitions = [], b""
+        self.define(3, 1, "sim:0")
+        self.define(4, 1, "pool", detail=3, device=1)
+
+    def define(self, kind, number, text, detail=0, line=0, device=0):
+        data = text.encode()
+        self.definitions += struct.pack("<BBHIII", kind, detail, len(data), number, line, device)
+        self.definitions += data + bytes(-len(data) % 8)
+
+    def add(self, kind, block, size, stream=1, time=None, tag=0, site=0):
+        time = len(self.events) + 1 if time is None else time
+        self.events.append(struct.pack("<QQQQQQIIIHBB", time, stream, block, block << 40 & (1 << 64) - 1, size,
+                                       size, site, 1, 1, tag, kind, 0))
+
+    def write(self, path):
+        slabs, per_slab = [], 4095
+        for first in range(0, len(self.events), per_slab):
+            some = self.events[first:first + per_slab]
+            slabs.append(struct.pack("<IIQQ40x", 1, 1, first, len(some)) + b"".join(some))
+        slabs.append(struct.pack("<IIQQ40x", 2, 0, 0, len(self.definitions)) + self.definitions)
+        header = struct.pack("<8sIIIIQQIIQ256s", b"\xABTERNMT\n", 1, 4096, 262144, 64, 0, 0, 7, 1, 0, b"made")
+        path.write_bytes(header.ljust(4096, b"\0") + b"".join(slab.ljust(262144, b"\0") for slab in slabs))
+        return str(path)
+
+
+MIB = 1 << 20
+
+
+def checkerboard():
+    """Leaves free blocks of 32 MiB, no two of them adjacent, and then allocates blocks of 48 MiB."""
+    made = Recording()
+    for block in range(60):
+        made.add(Recording.ALLOCATE, block + 1, 32 * MIB)
+    for block in range(1, 60, 2):
+        made.add(Recording.FREE, block + 1, 32 * MIB)
+    for block in range(15):
+        made.add(Recording.ALLOCATE, block + 101, 48 * MIB)
+    return made
+
+
+class Replay(InFolder):
+    def replayed(self, *arguments, **environment):
+        run = tern("replay", *arguments, "--json", **environment)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return json.loads(run.stdout)
+
+    def test_compares_resources(self):
+        path = checkerboard().write(self.folder / "run.trace")
+        run = tern("replay", path, "--device", "sim")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("run.trace: 75 allocations and 30 frees on 1 streams of sim:0, at most 1.9 GiB live",
+                      run.stdout)
+        for name in ("pool", "async", "driver"):
+            self.assertRegex(run.stdout, rf"(?m)^  {name} .* 0$")
+        # No one asked for progress: standard error is not a terminal.
+        self.assertEqual(run.stderr, "")
+        replay = self.replayed(path, "--device", "sim")
+        self.assertEqual(replay["peak_live_bytes"], 60 * 32 * MIB)
+        self.assertEqual(replay["ranking"]["peak_held_bytes"][-1], "pool")
+        for result in replay["results"]:
+            self.assertEqual(result["peak_live_bytes"], 60 * 32 * MIB)
+            self.assertEqual(result["refusals"], 0)
+            self.assertEqual(len(result["passes"]), 3)
+
+    def test_ranks_generated_programs_the_same_on_sim_and_behind_the_fake_driver(self):
+        for sample in ("training", "kv_cache", "tables", "checkerboard"):
+            on_sim, on_cuda = (self.replayed("--sample", sample, "--device", device, "--no-recommend", "--passes", "2")
+                               for device in ("sim?check=off", "cuda:0?driver=sim"))
+            self.assertEqual(on_sim["ranking"], on_cuda["ranking"], sample)
+            for result in on_sim["results"] + on_cuda["results"]:
+                self.assertEqual(result["refusals"], 0, result)
+                self.assertEqual(result["peak_live_bytes"], on_sim["peak_live_bytes"], result)
+            self.assertNotIn("recommendations", on_sim)
+
+    def test_what_it_recommends_is_better_when_measured_again(self):
+        path = checkerboard().write(self.folder / "run.trace")
+        first = self.replayed(path, "--device", "sim?check=off", "--resource", "pool")
+        self.assertTrue(first["recommendations"])
+        for one in first["recommendations"]:
+            again = self.replayed(path, "--device", "sim?check=off", "--resource", "pool," + one["resource"],
+                                  "--no-recommend")
+            base, better = again["results"]
+            for gain in one["gains"]:
+                figure = gain["figure"]
+                if figure == "returned_bytes":
+                    self.assertGreater(better[figure], base[figure], one["text"])
+                else:
+                    self.assertLess(better[figure], base[figure], one["text"])
+
+    def test_replays_what_a_program_and_rmm_recorded(self):
+        path = str(self.folder / "run.trace")
+        self.assertEqual(tern("tour", "--device", "sim", TERN_TRACE=path).returncode, 0)
+        self.assertGreater(self.replayed(path, "--device", "host", "--resource", "pool")["allocations"], 10)
+        log = self.folder / "rmm.csv"
+        log.write_text("Thread,Time,Action,Pointer,Size,Stream\n1,10:00:00.000001,allocate,0x10,256,0x1\n"
+                       "1,10:00:00.000002,allocate,0x20,512,0x2\n1,10:00:00.000003,free,0x10,256,0x1\n")
+        replay = self.replayed(str(log), "--device", "sim")
+        self.assertEqual((replay["allocations"], replay["frees"], replay["streams"]), (2, 1, 2))
+        self.assertEqual(replay["peak_live_bytes"], 768)
+
+    def test_shows_progress_on_a_terminal_after_two_seconds(self):
+        for passes, is_shown in (("1", False), ("30", True)):
+            reader, writer = pty.openpty()
+            subprocess.run([TERN, "replay", "--sample", "kv_cache", "--device", "sim?check=off", "--passes", passes,
+                            "--no-recommend", "--resource", "async"], stdout=subprocess.DEVNULL, stderr=writer,
+                           check=True)
+            os.write(writer, b"end")  # so that there is something to read
+            self.assertEqual(b"async, pass 30 of 30" in os.read(reader, 1 << 16), is_shown, passes)
+            os.close(writer)
+            os.close(reader)
+
+    def test_a_device_that_is_too_small_is_refused_with_numbers(self):
+        path = checkerboard().write(self.folder / "run.trace")
+        run = tern("replay", path, "--device", "sim?memory=1GiB")
+        self.assertEqual((run.returncode, run.stdout), (2, ""))
+        self.assertRegex(run.stderr, r"^tern replay: the recording needs 1\.9 GiB at once, and 'sim:0\?memory=1GiB' has "
+                                     r"1\.0 GiB free of 1\.0 GiB\. .*memory=3GiB'\.\n$")
+
+    def test_hostile_recordings_are_sentences_or_figures(self):
+        huge = Recording()
+        huge.add(Recording.ALLOCATE, 1, (1 << 64) - 1)
+        run = tern("replay", huge.write(self.folder / "huge"), "--device", "sim")
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("16 EiB", run.stderr)
+        large = Recording()
+        large.add(Recording.ALLOCATE, 1, 1 << 62)
+        run = tern("replay", large.write(self.folder / "large"), "--device", "sim")
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("needs 4.0 EiB at once", run.stderr)
+        run = tern("replay", Recording().write(self.folder / "empty"), "--device", "sim")
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("has no allocations", run.stderr)
+        wrong = Recording()
+        wrong.define(3, 1, "\x1b[31mred")
+        wrong.add(Recording.FREE, 7, 4096)             # of an unknown block
+        wrong.add(Recording.ALLOCATE, 1, 1000)
+        wrong.add(Recording.ALLOCATE, 2, 0)            # nothing
+        wrong.add(Recording.FREE, 1, 1000)
+        wrong.add(Recording.FREE, 1, 1000)             # again
+        wrong.add(Recording.ALLOCATE, 3, 500, time=0)  # before everything
+        for stream in range(5000):
+            wrong.add(Recording.ALLOCATE, stream + 10, 256, stream=stream << 20)
+        replay = self.replayed(wrong.write(self.folder / "wrong"), "--device", "sim")
+        self.assertEqual(replay["peak_live_bytes"], 500 + 5000 * 256)
+        self.assertEqual([result["refusals"] for result in replay["results"]], [0, 0, 0])
+        self.assertEqual(len(replay["notes"]), 3, replay["notes"])
+        self.assertNotIn("\x1b", tern("replay", str(self.folder / "wrong"), "--device", "sim").stdout)
+
+    def test_wrong_use_is_a_sentence(self):
+        path = checkerboard().write(self.folder / "run.trace")
+        for arguments, said in (([path, "--resource", "pool:strict"], "'pool:strict' is not a resource"),
+                                ([path, "--of", "cuda:7"], "has no memory 'cuda:7'. It has sim:0."),
+                                ([], "name either a file or --sample"),
+                                ([path, "--sample", "tables"], "name either a file or --sample"),
+                                (["--sample", "x"], "there is no sample 'x'"),
+                                ([str(self.folder / "none")], "open failed"),
+                                ([TERN], "is not a memory trace")):
+            run = tern("replay", *arguments)
+            self.assertEqual(run.returncode, 2, arguments)
+            self.assertEqual(run.stdout, "", arguments)
+            self.assertIn(said, run.stderr)
+        run = tern("replay", path, "--device", "sim", "--resource", "pool:initial=200GiB")
+        self.assertEqual(run.returncode, 2, "no resource could be replayed on")
+        self.assertIn("not available", run.stdout)
+
+
 class Manners(unittest.TestCase):
     def test_wrong_use_exits_with_2(self):
         for arguments in ([], ["fly"], ["info", "--fast"], ["bench", "--seconds", "0"]):
@@ -388,7 +563,7 @@ class Manners(unittest.TestCase):
     def test_help_names_every_command(self):
         run = tern("--help")
         self.assertEqual(run.returncode, 0)
-        for command in ("info", "bench", "check", "report", "tour"):
+        for command in ("info", "bench", "check", "report", "replay", "tour"):
             self.assertIn(command, run.stdout)
             self.assertEqual(tern(command, "--help").returncode, 0)
 
@@ -399,7 +574,7 @@ class Manners(unittest.TestCase):
             self.assertEqual(run.returncode, 2)
             self.assertEqual(run.stdout, "")
             self.assertTrue(run.stderr.startswith(said), run.stderr)
-            for command in ("info", "bench", "check", "report", "tour"):
+            for command in ("info", "bench", "check", "report", "replay", "tour"):
                 self.assertRegex(run.stderr, rf"(?m)^  {command} +[A-Z]")
 
     def test_colour_is_for_terminals_only(self):
