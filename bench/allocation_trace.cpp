@@ -381,4 +381,16 @@ TraceFacts facts_of(const AllocationTrace& trace) {
   return facts;
 }
 
+std::size_t live_bytes_before(const AllocationTrace& trace, std::size_t step) {
+  std::vector<std::size_t> live(trace.block_count);
+  std::size_t live_bytes = 0;
+  for (std::size_t i = 0; i < step; ++i) {
+    const TraceStep& one = trace.steps[i];
+    live_bytes += one.bytes;
+    if (one.bytes == 0) live_bytes -= live[one.block];
+    live[one.block] = one.bytes;
+  }
+  return live_bytes;
+}
+
 }  // namespace tern::bench

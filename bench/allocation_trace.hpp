@@ -46,5 +46,7 @@ struct TraceFacts {
   std::size_t left_blocks = 0;
 };
 [[nodiscard]] TraceFacts facts_of(const AllocationTrace& trace);
+/// Returns the requested bytes that are live before a step.
+[[nodiscard]] std::size_t live_bytes_before(const AllocationTrace& trace, std::size_t step);
 
 }  // namespace tern::bench

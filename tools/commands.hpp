@@ -57,6 +57,18 @@ struct ReplayOptions {
 };
 int run_replay(const ReplayOptions& options);
 
+struct RehearseOptions {
+  std::string file;                       // a recording, or
+  std::vector<std::string> program = {};  // a program and its arguments
+  std::string memory = "141GiB";
+  unsigned devices = 1;
+  std::string trace;  // keep the recording of the program here
+  bool keep_contents = false;
+  bool json = false;
+};
+/// Returns 1 if the program failed, or if a request of the recording is refused.
+int run_rehearse(const RehearseOptions& options);
+
 struct TourOptions {
   std::string device;
 };

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
+#include <string_view>
 
 #include "tern/core/error.hpp"
 #include "tern/core/version.hpp"
@@ -118,12 +120,41 @@ int run(int argc, char** argv) {
                          "\n\nExample:\n  tern replay run.trace --resource "
                          "pool,pool:limit=20GiB,async");
 
+  RehearseOptions rehearse;
+  CLI::App* rehearse_command = app.add_subcommand(
+      "rehearse", "Run a program or a recording on simulated devices of any size");
+  rehearse_command->add_option("file", rehearse.file,
+                               "a recording; or -- and a program with its arguments");
+  rehearse_command->add_option("--memory", rehearse.memory, "memory of each simulated device")
+      ->capture_default_str();
+  rehearse_command->add_option("--devices", rehearse.devices, "number of simulated devices")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  rehearse_command->add_option("--trace", rehearse.trace,
+                               "keep the recording of the program in this file");
+  rehearse_command->add_flag(
+      "--keep-contents", rehearse.keep_contents,
+      "keep what the program writes to device memory, and run kernels that are C++ functions");
+  rehearse_command->add_flag("--json", rehearse.json,
+                             "as JSON, for programs; output of the program goes to standard error");
+  rehearse_command->footer(
+      "Exit status: 0 if everything was served, 1 if the program failed or a request of the "
+      "recording was refused, 2 if nothing could be rehearsed.\nExamples:\n  tern rehearse "
+      "--memory 80GiB -- python train.py --batch 64\n  tern rehearse run.trace --memory 24GiB");
+
   TourOptions tour;
   CLI::App* tour_command =
       app.add_subcommand("tour", "A short tour of Tern on a device of this machine");
   tour_command->add_option("--device", tour.device,
                            "a device spec, such as host; default: the best device");
 
+  // What follows -- is a program with its own options.
+  if (argc > 1 && std::string_view(argv[1]) == rehearse_command->get_name()) {
+    char** const end = argv + argc;
+    char** const mark = std::find(argv, end, std::string_view("--"));
+    if (mark != end) rehearse.program.assign(mark + 1, end);
+    argc = static_cast<int>(mark - argv);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -146,6 +177,7 @@ int run(int argc, char** argv) {
   if (*check_command) return run_check(check);
   if (*report_command) return run_report(report);
   if (*replay_command) return run_replay(replay);
+  if (*rehearse_command) return run_rehearse(rehearse);
   return run_tour(tour);
 }
 

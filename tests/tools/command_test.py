@@ -13,6 +13,7 @@ import unittest
 
 TERN = os.environ["TERN_TOOL"]
 SEEDS = os.environ.get("TERN_TRACE_SEEDS")
+EXAMPLES = os.environ.get("TERN_EXAMPLES")
 
 
 def tern(*arguments, **environment):
@@ -557,6 +558,106 @@ class Replay(InFolder):
         self.assertIn("not available", run.stdout)
 
 
+class Rehearse(InFolder):
+    def rehearsed(self, *arguments, status=0, **environment):
+        run = tern("rehearse", "--json", *arguments, **environment)
+        self.assertEqual(run.returncode, status, run.stderr)
+        return json.loads(run.stdout)
+
+    def test_a_program_has_the_peak_of_its_run_on_sim(self):
+        for name, memory in (("05_memory", "64MiB"), ("06_buffers", "141GiB"), ("07_files", "141GiB"),
+                             ("14_oversubscribed", "141GiB")):
+            program = f"{EXAMPLES}/{name}"
+            trace = str(self.folder / name)
+            subprocess.run([program], env=os.environ | {"TERN_TRACE": trace}, stdout=subprocess.DEVNULL, check=True)
+            real = self.rehearsed(trace, "--memory", memory)
+            again = self.rehearsed("--memory", memory, "--keep-contents", "--", program)
+            self.assertEqual(again["program"], {"status": 0, "signal": 0})
+            self.assertEqual([(one["device"], one["live_bytes"], one["tags"]) for one in real["peaks"]],
+                             [(one["device"], one["live_bytes"], one["tags"]) for one in again["peaks"]], name)
+            self.assertEqual(real["transfers"], again["transfers"], name)
+            self.assertEqual(real["evictions"], again["evictions"], name)
+            self.assertEqual(real["budgets"]["refusals"], again["budgets"]["refusals"], name)
+            self.assertEqual([one["smallest_bytes"] for one in real["devices"]],
+                             [one["smallest_bytes"] for one in again["devices"]], name)
+
+    def test_a_program_that_opens_a_gpu_is_rehearsed(self):
+        kept = self.folder / "kept.trace"
+        run = tern("rehearse", "--trace", str(kept), "--memory", "1GiB", "--", TERN, "tour", "--device", "cuda:0")
+        self.assertEqual(run.returncode, 1, "the tour finds zeros where it wrote something")
+        self.assertIn("Rehearsed on simulated devices with 1.0 GiB; the program ended with status 1.", run.stdout)
+        self.assertRegex(run.stdout, r"(?m)^cuda:0: at .* were live of .* held: ")
+        self.assertRegex(run.stdout, r"(?m)^  cuda:0: [\d.]+ MiB \(\d+ MiB\); ")
+        self.assertEqual(run.stderr.count("keeps no contents"), 1, run.stderr)
+        self.assertEqual(tern("report", str(kept)).returncode, 0)
+        run = tern("rehearse", "--keep-contents", "--", TERN, "tour", "--device", "cuda:0")
+        self.assertEqual(run.returncode, 0, run.stderr)
+
+    def test_the_smallest_device_fits_and_two_mebibytes_less_do_not(self):
+        made = checkerboard()
+        made.define(2, 9, "blocks")
+        made.define(1, 4, "board.cpp", line=17)
+        made.add(Recording.ALLOCATE, 500, 700 * MIB, tag=9, site=4)
+        path = made.write(self.folder / "run.trace")
+        found = self.rehearsed(path)["devices"][0]
+        smallest = found["smallest_bytes"]
+        self.assertEqual(self.rehearsed(path, "--memory", str(smallest))["first_refused"], None)
+        refused = self.rehearsed(path, "--memory", str(smallest - 2 * MIB), status=1)["first_refused"]
+        self.assertEqual(refused["device"], "sim:0")
+        self.assertGreater(refused["live_bytes"], 1 << 30)
+        if found["refused_by_one_granule_less"]:
+            self.assertEqual(refused, found["refused_by_one_granule_less"])
+        self.assertEqual(found["smallest_bytes_with_limit"], (30 * 32 + 15 * 48 + 700) * MIB)
+        run = tern("rehearse", path, "--memory", "2.5GiB")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("Refused first: 700.0 MiB for blocks at board.cpp:17 on sim:0: out_of_memory, with 1.6 GiB live",
+                      run.stdout)
+        self.assertRegex(run.stdout, r"with 2\.0 MiB less, 700\.0 MiB for blocks at board\.cpp:17 are refused\. If the "
+                                     r"pool has a limit: 2\.3 GiB \(2380 MiB\)")
+
+    def test_a_program_that_does_not_fit_says_what_is_refused_first(self):
+        program = f"{EXAMPLES}/05_memory"
+        rehearsal = self.rehearsed("--memory", "32MiB", "--", program)
+        self.assertEqual(rehearsal["refusals"], 1)
+        self.assertEqual(rehearsal["first_refused"]["bytes"], 60 * MIB)
+        self.assertRegex(rehearsal["first_refused"]["site"], r"05_memory\.cpp:\d+$")
+        self.assertEqual(rehearsal["budgets"]["refusals"], 1)
+
+    def test_programs_of_a_script_and_their_options_are_rehearsed(self):
+        script = f"echo shown; {EXAMPLES}/06_buffers > /dev/null; {EXAMPLES}/05_memory > /dev/null; exit 3"
+        run = tern("rehearse", "--", "sh", "-c", script, "--memory", "x")
+        self.assertEqual(run.returncode, 1)
+        self.assertTrue(run.stdout.startswith("shown\nRehearsed on simulated devices with 141.0 GiB; the program ended "
+                                              "with status 3.\n  note: 2 processes recorded."), run.stdout)
+        self.assertIn("72.0 MiB were live", run.stdout)
+
+    def test_more_devices(self):
+        run = tern("rehearse", "--devices", "2", "--", TERN, "info", "--json")
+        backends = json.JSONDecoder().raw_decode(run.stdout)[0]["backends"]
+        self.assertEqual([device["spec"] for device in backends[0]["devices"]], ["cuda:0", "cuda:1"])
+        self.assertEqual(run.returncode, 0, "it allocates nothing")
+
+    def test_hostile_recordings_are_sentences_or_figures(self):
+        for size, said in (((1 << 64) - 1, "16 EiB"), (1 << 62, None)):
+            made = Recording()
+            made.add(Recording.ALLOCATE, 1, size)
+            run = tern("rehearse", made.write(self.folder / "huge"))
+            self.assertEqual(run.returncode, 2 if said else 1, run.stdout)
+            self.assertIn(said or "not even one of 16 TiB", run.stderr + run.stdout)
+
+    def test_wrong_use_is_a_sentence(self):
+        path = checkerboard().write(self.folder / "run.trace")
+        for arguments, said in (([], "name either a recording, or a program after `--`"),
+                                ([path, "--", "true"], "name either a recording, or a program after `--`"),
+                                ([path, "--memory", "1MiB"], "--memory=1MiB is not accepted"),
+                                (["--", "/no/such/program"], "start failed"),
+                                (["--", "true"], "'true' ended with status 0 and recorded nothing"),
+                                ([TERN], "is not a memory trace")):
+            run = tern("rehearse", *arguments)
+            self.assertEqual((run.returncode, run.stdout), (2, ""), arguments)
+            self.assertIn(said, run.stderr)
+
+
 class Manners(unittest.TestCase):
     def test_wrong_use_exits_with_2(self):
         for arguments in ([], ["fly"], ["info", "--fast"], ["bench", "--seconds", "0"]):
@@ -565,7 +666,7 @@ class Manners(unittest.TestCase):
     def test_help_names_every_command(self):
         run = tern("--help")
         self.assertEqual(run.returncode, 0)
-        for command in ("info", "bench", "check", "report", "replay", "tour"):
+        for command in ("info", "bench", "check", "report", "replay", "rehearse", "tour"):
             self.assertIn(command, run.stdout)
             self.assertEqual(tern(command, "--help").returncode, 0)
 
@@ -576,7 +677,7 @@ class Manners(unittest.TestCase):
             self.assertEqual(run.returncode, 2)
             self.assertEqual(run.stdout, "")
             self.assertTrue(run.stderr.startswith(said), run.stderr)
-            for command in ("info", "bench", "check", "report", "replay", "tour"):
+            for command in ("info", "bench", "check", "report", "replay", "rehearse", "tour"):
                 self.assertRegex(run.stderr, rf"(?m)^  {command} +[A-Z]")
 
     def test_colour_is_for_terminals_only(self):
