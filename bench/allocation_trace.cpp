@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <unordered_set>
+#include <utility>
 
 #include "bench/random.hpp"
 #include "tern/core/bytes.hpp"
@@ -17,7 +18,7 @@ constexpr std::uint64_t train_seed = 574, kv_seed = 288, etl_seed = 967;
 
 class TraceWriter {
  public:
-  explicit TraceWriter(std::string_view name) { trace_.name = name; }
+  explicit TraceWriter(std::string name) { trace_.name = std::move(name); }
 
   Id take(std::size_t bytes, std::uint32_t stream = 0) {
     const Id block = trace_.block_count++;
@@ -360,7 +361,8 @@ TraceFacts facts_of(const AllocationTrace& trace) {
   std::unordered_set<std::size_t> sizes;
   std::vector<std::size_t> live(trace.block_count);
   std::size_t live_bytes = 0;
-  for (const TraceStep& step : trace.steps) {
+  for (std::size_t i = 0; i < trace.steps.size(); ++i) {
+    const TraceStep& step = trace.steps[i];
     if (step.bytes == 0) {
       live_bytes -= live[step.block];
       --facts.left_blocks;
@@ -371,10 +373,24 @@ TraceFacts facts_of(const AllocationTrace& trace) {
     sizes.insert(step.bytes);
     live[step.block] = step.bytes;
     live_bytes += step.bytes;
-    facts.peak_bytes = std::max(facts.peak_bytes, live_bytes);
+    if (live_bytes <= facts.peak_bytes) continue;
+    facts.peak_bytes = live_bytes;
+    facts.peak_step = i;
   }
   facts.distinct_sizes = sizes.size();
   return facts;
+}
+
+std::size_t live_bytes_before(const AllocationTrace& trace, std::size_t step) {
+  std::vector<std::size_t> live(trace.block_count);
+  std::size_t live_bytes = 0;
+  for (std::size_t i = 0; i < step; ++i) {
+    const TraceStep& one = trace.steps[i];
+    live_bytes += one.bytes;
+    if (one.bytes == 0) live_bytes -= live[one.block];
+    live[one.block] = one.bytes;
+  }
+  return live_bytes;
 }
 
 }  // namespace tern::bench

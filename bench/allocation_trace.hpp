@@ -5,7 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
+#include <string>
 #include <vector>
 
 namespace tern::bench {
@@ -19,7 +19,7 @@ struct TraceStep {
 };
 
 struct AllocationTrace {
-  std::string_view name;
+  std::string name = {};
   std::vector<TraceStep> steps = {};
   std::uint32_t block_count = 0;
   std::uint32_t stream_count = 1;
@@ -39,10 +39,14 @@ struct AllocationTrace {
 struct TraceFacts {
   std::size_t allocations = 0;
   std::size_t distinct_sizes = 0;
-  /// The maximum of the requested bytes that were live at the same time.
+  /// The maximum of the requested bytes that were live at the same time, and the step that reached
+  /// it first.
   std::size_t peak_bytes = 0;
+  std::size_t peak_step = 0;
   std::size_t left_blocks = 0;
 };
 [[nodiscard]] TraceFacts facts_of(const AllocationTrace& trace);
+/// Returns the requested bytes that are live before a step.
+[[nodiscard]] std::size_t live_bytes_before(const AllocationTrace& trace, std::size_t step);
 
 }  // namespace tern::bench

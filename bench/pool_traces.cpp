@@ -4,19 +4,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <span>
 #include <string>
 
 #include "bench/allocation_trace.hpp"
 #include "bench/contestants.hpp"
 #include "bench/stall.hpp"
+#include "bench/trace_player.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// A third pass of the same program finds its memory in place.
 constexpr int pass_count = 3;
@@ -31,41 +29,13 @@ struct Replay {
 };
 
 Replay replay(const AllocationTrace& trace, Resource& resource, std::span<const Stream> streams) {
-  Replay result;
-  struct Live {
-    Block block = {};
-    std::size_t bytes = 0;
-    std::uint32_t stream = 0;
-  };
-  std::vector<Live> live(trace.block_count);
-  std::size_t live_bytes = 0;
-  const Clock::time_point start = Clock::now();
-  for (const TraceStep& step : trace.steps) {
-    const StreamRef stream = streams[step.stream];
-    Live& one = live[step.block];
-    if (step.bytes == 0) {
-      if (one.block) resource.try_deallocate(one.block, stream).value();
-      live_bytes -= one.bytes;
-      one = {};
-      continue;
-    }
-    // Streams are stalled forever, so a request must not wait for them.
-    const Result<Block> block =
-        resource.try_allocate({.bytes = step.bytes, .stream = stream, .wait = Wait::never});
-    if (!block) {
-      ++result.failures;
-      continue;
-    }
-    one = {*block, step.bytes, step.stream};
-    live_bytes += step.bytes;
-    result.peak_bytes = std::max(result.peak_bytes, live_bytes);
-  }
-  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  result.ns_per_call = seconds * 1e9 / static_cast<double>(trace.steps.size());
-  for (const Live& one : live) {
-    if (one.block) resource.try_deallocate(one.block, streams[one.stream]).value();
-  }
-  return result;
+  // Streams may be stalled forever, so a request must not wait for them.
+  TracePlayer player(trace, resource, streams, Wait::never);
+  const double seconds = player.play(0, trace.steps.size());
+  player.free_rest();
+  return {.ns_per_call = seconds * 1e9 / static_cast<double>(trace.steps.size()),
+          .failures = player.refusals(),
+          .peak_bytes = player.peak_bytes()};
 }
 
 /// A trace, and what is expected of the pool.
@@ -95,7 +65,7 @@ void add_footprint(Context& context, const std::string& what, const PoolResource
 // the pass before has left.
 void run_alone(Context& context, const Stage& stage, const Program& program,
                std::span<const Stream> streams) {
-  const std::string name(program.trace.name);
+  const std::string& name = program.trace.name;
   context.step(name);
   const auto pool = make_pool(stage.device, {});
   const Contestants all = contestants(context, pool);

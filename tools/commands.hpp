@@ -53,6 +53,30 @@ struct TopOptions {
 };
 int run_top(const TopOptions& options);
 
+struct ReplayOptions {
+  std::string file;
+  std::string sample;  // a generated trace instead of a file
+  std::string device;  // empty: cuda:0 or, without it, a simulated device
+  std::string memory;  // of the recording; empty: the one with the highest peak
+  std::string resources = "pool,async,driver";
+  unsigned passes = 3;
+  bool recommend = true;
+  bool json = false;
+};
+int run_replay(const ReplayOptions& options);
+
+struct RehearseOptions {
+  std::string file;                       // a recording, or
+  std::vector<std::string> program = {};  // a program and its arguments
+  std::string memory = "141GiB";
+  unsigned devices = 1;
+  std::string trace;  // keep the recording of the program here
+  bool keep_contents = false;
+  bool json = false;
+};
+/// Returns 1 if the program failed, or if a request of the recording is refused.
+int run_rehearse(const RehearseOptions& options);
+
 struct TourOptions {
   std::string device;
 };

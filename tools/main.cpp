@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
+#include <string_view>
 
 #include "tern/core/error.hpp"
 #include "tern/core/version.hpp"
 #include "tools/commands.hpp"
+#include "tools/replay/resource_setting.hpp"
 #include "tools/terminal.hpp"
 
 namespace {
@@ -106,12 +109,68 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   top_command->footer("Example:\n  TERN_TRACE=run.trace my_program & tern top $!");
 
+  ReplayOptions replay;
+  CLI::App* replay_command = app.add_subcommand(
+      "replay", "Repeat the allocations of a recording on other resources and compare them");
+  replay_command->add_option("file", replay.file,
+                             "a recording, such as TERN_TRACE=run.trace writes, or a log of RMM");
+  replay_command->add_option("--sample", replay.sample,
+                             "a generated trace instead of a file: training, kv_cache, tables or "
+                             "checkerboard");
+  replay_command->add_option(
+      "--device", replay.device,
+      "a device spec, such as cuda:1 or sim?memory=80GiB; default: cuda:0, else sim");
+  replay_command
+      ->add_option("--resource", replay.resources, "resources to compare, separated by commas")
+      ->capture_default_str();
+  replay_command->add_option("--passes", replay.passes, "how often each resource makes the calls")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  replay_command->add_option(
+      "--of", replay.memory,
+      "the memory of the recording, such as cuda:1; default: the one with the highest peak");
+  replay_command->add_flag("!--no-recommend", replay.recommend,
+                           "do not try other settings of the pool");
+  replay_command->add_flag("--json", replay.json, "as JSON, for programs");
+  replay_command->footer(resource_setting_help() +
+                         "\n\nExample:\n  tern replay run.trace --resource "
+                         "pool,pool:limit=20GiB,async");
+
+  RehearseOptions rehearse;
+  CLI::App* rehearse_command = app.add_subcommand(
+      "rehearse", "Run a program or a recording on simulated devices of any size");
+  rehearse_command->add_option("file", rehearse.file,
+                               "a recording; or -- and a program with its arguments");
+  rehearse_command->add_option("--memory", rehearse.memory, "memory of each simulated device")
+      ->capture_default_str();
+  rehearse_command->add_option("--devices", rehearse.devices, "number of simulated devices")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  rehearse_command->add_option("--trace", rehearse.trace,
+                               "keep the recording of the program in this file");
+  rehearse_command->add_flag(
+      "--keep-contents", rehearse.keep_contents,
+      "keep what the program writes to device memory, and run kernels that are C++ functions");
+  rehearse_command->add_flag("--json", rehearse.json,
+                             "as JSON, for programs; output of the program goes to standard error");
+  rehearse_command->footer(
+      "Exit status: 0 if everything was served, 1 if the program failed or a request of the "
+      "recording was refused, 2 if nothing could be rehearsed.\nExamples:\n  tern rehearse "
+      "--memory 80GiB -- python train.py --batch 64\n  tern rehearse run.trace --memory 24GiB");
+
   TourOptions tour;
   CLI::App* tour_command =
       app.add_subcommand("tour", "A short tour of Tern on a device of this machine");
   tour_command->add_option("--device", tour.device,
                            "a device spec, such as host; default: the best device");
 
+  // What follows -- is a program with its own options.
+  if (argc > 1 && std::string_view(argv[1]) == rehearse_command->get_name()) {
+    char** const end = argv + argc;
+    char** const mark = std::find(argv, end, std::string_view("--"));
+    if (mark != end) rehearse.program.assign(mark + 1, end);
+    argc = static_cast<int>(mark - argv);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -134,6 +193,8 @@ int run(int argc, char** argv) {
   if (*check_command) return run_check(check);
   if (*report_command) return run_report(report);
   if (*top_command) return run_top(top);
+  if (*replay_command) return run_replay(replay);
+  if (*rehearse_command) return run_rehearse(rehearse);
   return run_tour(tour);
 }
 

@@ -12,9 +12,8 @@
 #include "tern/core/error.hpp"
 #include "tools/commands.hpp"
 #include "tools/report/comparison.hpp"
-#include "tools/report/rmm_log.hpp"
+#include "tools/report/trace_file.hpp"
 #include "tools/report/trace_summary.hpp"
-#include "trace/memory_trace.hpp"
 
 namespace tern::tools {
 namespace {
@@ -26,14 +25,9 @@ bool write_file(const std::string& path, const std::string& contents) {
   return std::fclose(file) == 0 && is_written;
 }
 
-/// Reads a recording of Tern or a log of another library.
-Result<trace::MemoryTrace> try_read_trace(const std::string& path) {
-  return is_rmm_log(path) ? try_read_rmm_log(path) : trace::MemoryTrace::try_read(path);
-}
-
 /// Returns nothing, after a message, if the file cannot be read.
 std::optional<TraceSummary> summary_of(const std::string& path) {
-  const Result<trace::MemoryTrace> trace = try_read_trace(path);
+  const Result<trace::MemoryTrace> trace = try_read_trace_file(path);
   if (!trace) {
     fmt::print(stderr, "tern report: {}\n", trace.failure().text());
     return std::nullopt;

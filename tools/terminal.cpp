@@ -49,4 +49,8 @@ void ProgressLine::clear() {
   is_shown_ = false;
 }
 
+void LateProgressLine::show(std::string_view text) {
+  if (std::chrono::steady_clock::now() - start_ > std::chrono::seconds(2)) line_.show(text);
+}
+
 }  // namespace tern::tools

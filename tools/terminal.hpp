@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,17 @@ class ProgressLine {
  private:
   bool is_terminal_;
   bool is_shown_ = false;
+};
+
+/// A ProgressLine that appears only if the work takes longer than two seconds.
+class LateProgressLine {
+ public:
+  void show(std::string_view text);
+  void clear() { line_.clear(); }
+
+ private:
+  ProgressLine line_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace tern::tools

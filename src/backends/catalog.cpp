@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "backends/cuda/cuda_opener.hpp"
@@ -66,6 +67,42 @@ Failure refuse(std::string_view spec, const std::string& why) {
       .with("spec", spec);
 }
 
+/// Returns the simulated device that TERN_REHEARSE names, or nothing if it is not set.
+Result<std::optional<DeviceSpec>> try_rehearsal() {
+  const Result<const Config*> config = try_config();
+  if (!config) return config.failure();
+  const std::string& text = (*config)->rehearse;
+  if (text.empty()) return std::optional<DeviceSpec>();
+  const Result<DeviceSpec> spec = try_parse_device_spec(text);
+  if (!spec || spec->backend != "sim" || spec->index != 0) {
+    return Failure(ErrorCode::invalid_argument,
+                   "TERN_REHEARSE='{value}' is not accepted. Set it to a simulated device, such as "
+                   "sim?memory=80GiB&backing=none, or unset it.")
+        .with("name", "TERN_REHEARSE")
+        .with("value", text);
+  }
+  return std::optional<DeviceSpec>(*spec);
+}
+
+/// Memory of the host is what it is, so the host is not rehearsed.
+bool is_rehearsed(std::string_view backend) {
+  return backend == "cuda" || backend == "opencl" || backend == "sim";
+}
+
+/// Returns the simulated device that stands for the one in `spec`. A simulated device keeps those
+/// of its options that the rehearsal does not set.
+DeviceSpec rehearsed(const DeviceSpec& spec, DeviceSpec rehearsal) {
+  rehearsal.index = spec.index;
+  if (spec.backend != "sim") return rehearsal;
+  for (const auto& option : spec.options) {
+    const auto at = std::ranges::lower_bound(rehearsal.options, option.first, {},
+                                             &std::pair<std::string, std::string>::first);
+    if (at != rehearsal.options.end() && at->first == option.first) continue;
+    rehearsal.options.insert(at, option);
+  }
+  return rehearsal;
+}
+
 Result<Device> open_parsed(const DeviceSpec& spec) {
   const std::string text = spec.text();
   if (spec.backend == "disk") {
@@ -81,11 +118,22 @@ Result<Device> open_parsed(const DeviceSpec& spec) {
     return refuse(
         text, fmt::format("there is no backend '{}'. The backends are {}.", spec.backend, names));
   }
-  if (const std::string absence = found->absence(spec); !absence.empty()) {
+  const Result<std::optional<DeviceSpec>> rehearsal =
+      is_rehearsed(spec.backend) ? try_rehearsal() : std::optional<DeviceSpec>();
+  if (!rehearsal) return rehearsal.failure();
+  const bool is_simulated = rehearsal->has_value();
+  const DeviceSpec actual = is_simulated ? rehearsed(spec, **rehearsal) : spec;
+  const Opener& opener = *std::ranges::find(openers(), actual.backend, &Opener::name);
+  if (const std::string absence = opener.absence(actual); !absence.empty()) {
     // The backend's sentence already names the device.
     return Failure(ErrorCode::invalid_device, "{why}").with("why", absence).with("spec", text);
   }
-  if (const std::uint32_t count = found->device_count(spec); spec.index >= count) {
+  if (const std::uint32_t count = opener.device_count(actual); spec.index >= count) {
+    if (is_simulated) {
+      return refuse(text, fmt::format("the rehearsal has devices 0..{}. Rehearse with more: `tern "
+                                      "rehearse --devices {}`, or devices={} in TERN_REHEARSE.",
+                                      count - 1, spec.index + 1, spec.index + 1));
+    }
     return refuse(
         text, count == 0 ? fmt::format("backend '{}' has no device.", spec.backend)
                          : fmt::format("backend '{}' has devices 0..{}.", spec.backend, count - 1));
@@ -99,7 +147,9 @@ Result<Device> open_parsed(const DeviceSpec& spec) {
   if (const auto known = opened.by_key.find(key); known != opened.by_key.end()) {
     return known->second;
   }
-  Result<std::unique_ptr<Backend>> backend = found->open(spec);
+  // The device keeps the name that the program uses.
+  Result<std::unique_ptr<Backend>> backend =
+      is_simulated ? sim::open_as(actual, text) : opener.open(spec);
   if (!backend) return backend.failure();
   return opened.by_key.emplace(std::move(key), Device(*std::move(backend))).first->second;
 }
@@ -108,19 +158,24 @@ Result<Device> open_parsed(const DeviceSpec& spec) {
 
 std::vector<BackendListing> list_backends() {
   std::vector<BackendListing> listings;
-  for (const Opener& opener : openers()) {
+  const Result<std::optional<DeviceSpec>> rehearsal = try_rehearsal();
+  for (const Opener& each : openers()) {
     BackendListing listing;
-    listing.name = opener.name;
-    const DeviceSpec spec{opener.name, 0, {}, {}};
+    listing.name = each.name;
+    // A program that looks for a GPU finds one. It finds OpenCL devices only where there are some.
+    const bool is_simulated =
+        rehearsal && *rehearsal && (listing.name == "cuda" || listing.name == "sim");
+    const DeviceSpec spec = is_simulated ? **rehearsal : DeviceSpec{each.name, 0, {}, {}};
+    const Opener& opener = *std::ranges::find(openers(), spec.backend, &Opener::name);
     listing.reason = opener.absence(spec);
     listing.is_available = listing.reason.empty();
-    listing.options = opener.options;
+    listing.options = each.options;
     if (listing.is_available && opener.unusable_devices != nullptr) {
       listing.unusable_devices = opener.unusable_devices();
     }
     const std::uint32_t count = listing.is_available ? opener.device_count(spec) : 0;
     for (std::uint32_t index = 0; index < count; ++index) {
-      listing.devices.push_back(DeviceSpec{opener.name, index, {}, {}}.text());
+      listing.devices.push_back(DeviceSpec{each.name, index, {}, {}}.text());
     }
     listings.push_back(std::move(listing));
   }
@@ -141,6 +196,7 @@ Result<Device> try_open_best_device() try {
   const Result<const Config*> config = try_config();
   if (!config) return config.failure();
   if (!(*config)->device.empty()) return try_open_device((*config)->device);
+  if (!(*config)->rehearse.empty()) return try_open_device("cuda:0");
   for (const Opener& opener : openers()) {
     const DeviceSpec first{opener.name, 0, {}, {}};
     if (!opener.absence(first).empty()) continue;

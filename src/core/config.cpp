@@ -23,9 +23,11 @@ constexpr std::size_t max_threads = 1024;
 constexpr std::size_t max_streams = 1024;
 constexpr std::size_t max_staging_threads = 64;
 
-constexpr std::array<ConfigVariable, 18> variables = {{
+constexpr std::array<ConfigVariable, 19> variables = {{
     {"TERN_DEVICE", "a device spec, such as host or cuda:1",
      "the device that open_best_device() tries first"},
+    {"TERN_REHEARSE", "a simulated device, such as sim?memory=80GiB&backing=none",
+     "is opened instead of every device but the host; `tern rehearse` sets it"},
     {"TERN_REQUIRE", "backend names separated by commas", "backends that must be present"},
     {"TERN_HOST_THREADS", "1 to 1024", "threads of one host copy or fill; unset: one per core"},
     {"TERN_STREAM_POOL", "1 to 1024", "default size of a stream pool"},
@@ -54,6 +56,7 @@ constexpr std::array<ConfigVariable, 18> variables = {{
 /// Returns the field of a variable that is kept as text, or null. The user of the field parses it.
 std::string* text_of(Config& config, std::string_view name) noexcept {
   if (name == "TERN_DEVICE") return &config.device;
+  if (name == "TERN_REHEARSE") return &config.rehearse;
   if (name == "TERN_TRACE") return &config.trace;
   if (name == "TERN_SIM_SEED") return &config.sim_seed;
   if (name == "TERN_SIM_SCHEDULE") return &config.sim_schedule;

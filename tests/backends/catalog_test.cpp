@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <string>
 
 #include "backends/opencl/opencl_opener.hpp"
 #include "support/forked_child.hpp"
@@ -133,6 +135,58 @@ TEST(Catalog, OpensTheConfiguredOrElseTheFirstDeviceThatIsNoCopyOfTheHost) {
     }
   }
   EXPECT_EQ(best.spec(), preferred.front());
+}
+
+/// Runs the body in a process of its own with TERN_REHEARSE, because the configuration is read once
+/// in a process.
+class RehearsedCatalogDeathTest : public testing::Test {
+ protected:
+  RehearsedCatalogDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+
+  template <class Body>
+  static void rehearse(const char* rehearsal, Body body) {
+    for (const ConfigVariable& variable : config_variables()) unsetenv(variable.name.data());
+    setenv("TERN_REHEARSE", rehearsal, 1);
+    std::_Exit(body() ? 0 : 1);
+  }
+};
+
+TEST_F(RehearsedCatalogDeathTest, SimulatesEveryDeviceButTheHost) {
+  const auto body = [] {
+    const Device best = open_best_device();
+    bool is_right = best == open_device("cuda:0") && best.spec() == "cuda:0" &&
+                    best.info().backend == "sim" && best.memory().total_bytes == (80u << 20);
+    for (const char* spec : {"cuda:1", "opencl:0", "sim:0?seed=7&memory=4MiB", "gpu:1"}) {
+      is_right &= open_device(spec).memory().total_bytes == (80u << 20);
+    }
+    is_right &= open_device("cuda:1").try_enable_peer_access(best).value();
+    is_right &= open_device("host").info().backend == "host";
+    const std::vector<BackendListing> all = list_backends();
+    is_right &= all[0].name == "cuda" && all[0].devices.size() == 3 && all[0].is_available;
+    is_right &= all[2].name == "sim" && all[2].devices.size() == 3;
+    const Result<Device> beyond = try_open_device("cuda:3");
+    is_right &=
+        !beyond && beyond.failure().text() ==
+                       "'cuda:3' cannot be opened: the rehearsal has devices 0..2. Rehearse "
+                       "with more: `tern rehearse --devices 4`, or devices=4 in "
+                       "TERN_REHEARSE.";
+    return is_right;
+  };
+  EXPECT_EXIT(rehearse("sim?memory=80MiB&devices=3&backing=none", body), testing::ExitedWithCode(0),
+              "");
+}
+
+TEST_F(RehearsedCatalogDeathTest, RefusesAnotherDevice) {
+  for (const char* rehearsal : {"cuda:0", "sim:1", "host", "sim?", "80GiB"}) {
+    const auto body = [rehearsal] {
+      const Result<Device> refused = try_open_device("cuda:0");
+      return !refused && refused.failure().text() ==
+                             std::string("TERN_REHEARSE='") + rehearsal +
+                                 "' is not accepted. Set it to a simulated device, such as "
+                                 "sim?memory=80GiB&backing=none, or unset it.";
+    };
+    EXPECT_EXIT(rehearse(rehearsal, body), testing::ExitedWithCode(0), "") << rehearsal;
+  }
 }
 
 TEST(Catalog, OpensDevicesOfItsOwnInAForkedChild) {

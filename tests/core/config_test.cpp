@@ -160,6 +160,7 @@ TEST(Config, RefusesOneBadValueAmongGoodOnes) {
 
 TEST(Config, ListsEachVariableWithAnEffectiveValue) {
   const Config config = *parse({{"TERN_DEVICE", "cuda:1"},
+                                {"TERN_REHEARSE", "sim?memory=1GiB"},
                                 {"TERN_REQUIRE", "cuda,sim"},
                                 {"TERN_HOST_THREADS", "8"},
                                 {"TERN_STREAM_POOL", "32"},
@@ -178,9 +179,9 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
                                 {"TERN_SIM_FAULTS", "copy#1=fail"},
                                 {"TERN_SIM_TRACE", "run.trace"}});
   const std::vector<std::string> values = {
-      "cuda:1",   "cuda,sim",       "8",           "32",         "4",           "67108864",
-      "1",        "poison,compare", "guard,track", "ring:64MiB", "0x7",         "pct:3",
-      "friendly", "collect",        "quiet",       "small",      "copy#1=fail", "run.trace"};
+      "cuda:1",  "sim?memory=1GiB", "cuda,sim",    "8",           "32",       "4",     "67108864",
+      "1",       "poison,compare",  "guard,track", "ring:64MiB",  "0x7",      "pct:3", "friendly",
+      "collect", "quiet",           "small",       "copy#1=fail", "run.trace"};
   ASSERT_EQ(config_variables().size(), values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     const ConfigVariable& variable = config_variables()[i];

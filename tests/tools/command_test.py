@@ -5,6 +5,7 @@ import os
 import pathlib
 import pty
 import re
+import struct
 import subprocess
 import tempfile
 import time
@@ -12,6 +13,7 @@ import unittest
 
 TERN = os.environ["TERN_TOOL"]
 SEEDS = os.environ.get("TERN_TRACE_SEEDS")
+EXAMPLES = os.environ.get("TERN_EXAMPLES")
 
 
 def tern(*arguments, **environment):
@@ -302,13 +304,15 @@ class CheckFiles(unittest.TestCase):
         self.assertEqual(tern("check", "--self-test", "x.trace").returncode, 2)
 
 
-class Report(unittest.TestCase):
+class InFolder(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.trace = str(self.folder / "run.trace")
 
+
+class Report(InFolder):
     def record(self, setting):
         run = tern("tour", "--device", "sim", TERN_TRACE=setting)
         self.assertEqual(run.returncode, 0, run.stderr)
@@ -431,6 +435,280 @@ class Report(unittest.TestCase):
         self.assertIn("open failed", run.stderr)
 
 
+class Recording:
+    """Writes a recording from the description of its format, without the library."""
+
+    ALLOCATE, FREE = 1, 2
+
+    def __init__(self):
+        self.events, self.definitions = [], b""
+        self.define(3, 1, "sim:0")
+        self.define(4, 1, "pool", detail=3, device=1)
+
+    def define(self, kind, number, text, detail=0, line=0, device=0):
+        data = text.encode()
+        self.definitions += struct.pack("<BBHIII", kind, detail, len(data), number, line, device)
+        self.definitions += data + bytes(-len(data) % 8)
+
+    def add(self, kind, block, size, stream=1, time=None, tag=0, site=0):
+        time = len(self.events) + 1 if time is None else time
+        self.events.append(struct.pack("<QQQQQQIIIHBB", time, stream, block, block << 40 & (1 << 64) - 1, size,
+                                       size, site, 1, 1, tag, kind, 0))
+
+    def write(self, path):
+        slabs, per_slab = [], 4095
+        for first in range(0, len(self.events), per_slab):
+            some = self.events[first:first + per_slab]
+            slabs.append(struct.pack("<IIQQ40x", 1, 1, first, len(some)) + b"".join(some))
+        slabs.append(struct.pack("<IIQQ40x", 2, 0, 0, len(self.definitions)) + self.definitions)
+        header = struct.pack("<8sIIIIQQIIQ256s", b"\xABTERNMT\n", 1, 4096, 262144, 64, 0, 0, 7, 1, 0, b"made")
+        path.write_bytes(header.ljust(4096, b"\0") + b"".join(slab.ljust(262144, b"\0") for slab in slabs))
+        return str(path)
+
+
+MIB = 1 << 20
+
+
+def checkerboard():
+    """Leaves free blocks of 32 MiB, no two of them adjacent, and then allocates blocks of 48 MiB."""
+    made = Recording()
+    for block in range(60):
+        made.add(Recording.ALLOCATE, block + 1, 32 * MIB)
+    for block in range(1, 60, 2):
+        made.add(Recording.FREE, block + 1, 32 * MIB)
+    for block in range(15):
+        made.add(Recording.ALLOCATE, block + 101, 48 * MIB)
+    return made
+
+
+class Replay(InFolder):
+    def replayed(self, *arguments, **environment):
+        run = tern("replay", *arguments, "--json", **environment)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return json.loads(run.stdout)
+
+    def test_compares_resources(self):
+        path = checkerboard().write(self.folder / "run.trace")
+        run = tern("replay", path, "--device", "sim")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("run.trace: 75 allocations and 30 frees on 1 streams of sim:0, at most 1.9 GiB live",
+                      run.stdout)
+        for name in ("pool", "async", "driver"):
+            self.assertRegex(run.stdout, rf"(?m)^  {name} .* 0$")
+        # No one asked for progress: standard error is not a terminal.
+        self.assertEqual(run.stderr, "")
+        replay = self.replayed(path, "--device", "sim")
+        self.assertEqual(replay["peak_live_bytes"], 60 * 32 * MIB)
+        self.assertEqual(replay["ranking"]["peak_held_bytes"][-1], "pool")
+        for result in replay["results"]:
+            self.assertEqual(result["peak_live_bytes"], 60 * 32 * MIB)
+            self.assertEqual(result["refusals"], 0)
+            self.assertEqual(len(result["passes"]), 3)
+
+    def test_ranks_generated_programs_the_same_on_sim_and_behind_the_fake_driver(self):
+        for sample in ("training", "kv_cache", "tables", "checkerboard"):
+            on_sim, on_cuda = (self.replayed("--sample", sample, "--device", device, "--no-recommend", "--passes", "2")
+                               for device in ("sim?check=off", "cuda:0?driver=sim"))
+            self.assertEqual(on_sim["ranking"], on_cuda["ranking"], sample)
+            for result in on_sim["results"] + on_cuda["results"]:
+                self.assertEqual(result["refusals"], 0, result)
+                self.assertEqual(result["peak_live_bytes"], on_sim["peak_live_bytes"], result)
+            self.assertNotIn("recommendations", on_sim)
+
+    def test_what_it_recommends_is_better_when_measured_again(self):
+        path = checkerboard().write(self.folder / "run.trace")
+        first = self.replayed(path, "--device", "sim?check=off", "--resource", "pool")
+        self.assertTrue(first["recommendations"])
+        for one in first["recommendations"]:
+            again = self.replayed(path, "--device", "sim?check=off", "--resource", "pool," + one["resource"],
+                                  "--no-recommend")
+            base, better = again["results"]
+            for gain in one["gains"]:
+                figure = gain["figure"]
+                if figure == "returned_bytes":
+                    self.assertGreater(better[figure], base[figure], one["text"])
+                else:
+                    self.assertLess(better[figure], base[figure], one["text"])
+
+    def test_replays_what_a_program_and_rmm_recorded(self):
+        path = str(self.folder / "run.trace")
+        self.assertEqual(tern("tour", "--device", "sim", TERN_TRACE=path).returncode, 0)
+        self.assertGreater(self.replayed(path, "--device", "host", "--resource", "pool")["allocations"], 10)
+        log = self.folder / "rmm.csv"
+        log.write_text("Thread,Time,Action,Pointer,Size,Stream\n1,10:00:00.000001,allocate,0x10,256,0x1\n"
+                       "1,10:00:00.000002,allocate,0x20,512,0x2\n1,10:00:00.000003,free,0x10,256,0x1\n")
+        replay = self.replayed(str(log), "--device", "sim")
+        self.assertEqual((replay["allocations"], replay["frees"], replay["streams"]), (2, 1, 2))
+        self.assertEqual(replay["peak_live_bytes"], 768)
+
+    def test_shows_progress_on_a_terminal_after_two_seconds(self):
+        reader, writer = pty.openpty()
+        command = [TERN, "replay", "--sample", "kv_cache", "--device", "sim?check=off", "--resource", "async"]
+        subprocess.run([*command, "--passes", "1", "--no-recommend"], stdout=subprocess.DEVNULL, stderr=writer,
+                       check=True)
+        began = time.monotonic()
+        with subprocess.Popen([*command, "--passes", "1000"], stdout=subprocess.DEVNULL, stderr=writer) as running:
+            self.assertIn(b"async, pass ", os.read(reader, 1 << 10))
+            self.assertGreaterEqual(time.monotonic() - began, 2)
+            running.kill()
+        os.close(writer)
+        os.close(reader)
+
+    def test_a_device_that_is_too_small_is_refused_with_numbers(self):
+        path = checkerboard().write(self.folder / "run.trace")
+        run = tern("replay", path, "--device", "sim?memory=1GiB")
+        self.assertEqual((run.returncode, run.stdout), (2, ""))
+        self.assertRegex(run.stderr, r"^tern replay: the recording needs 1\.9 GiB at once, and 'sim:0\?memory=1GiB' has "
+                                     r"1\.0 GiB free of 1\.0 GiB\. .*memory=3GiB'\.\n$")
+
+    def test_hostile_recordings_are_sentences_or_figures(self):
+        huge = Recording()
+        huge.add(Recording.ALLOCATE, 1, (1 << 64) - 1)
+        run = tern("replay", huge.write(self.folder / "huge"), "--device", "sim")
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("16 EiB", run.stderr)
+        large = Recording()
+        large.add(Recording.ALLOCATE, 1, 1 << 62)
+        run = tern("replay", large.write(self.folder / "large"), "--device", "sim")
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("needs 4.0 EiB at once", run.stderr)
+        run = tern("replay", Recording().write(self.folder / "empty"), "--device", "sim")
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("has no allocations", run.stderr)
+        wrong = Recording()
+        wrong.define(3, 1, "\x1b[31mred")
+        wrong.add(Recording.FREE, 7, 4096)             # of an unknown block
+        wrong.add(Recording.ALLOCATE, 1, 1000)
+        wrong.add(Recording.ALLOCATE, 2, 0)            # nothing
+        wrong.add(Recording.FREE, 1, 1000)
+        wrong.add(Recording.FREE, 1, 1000)             # again
+        wrong.add(Recording.ALLOCATE, 3, 500, time=0)  # before everything
+        for stream in range(5000):
+            wrong.add(Recording.ALLOCATE, stream + 10, 256, stream=stream << 20)
+        replay = self.replayed(wrong.write(self.folder / "wrong"), "--device", "sim")
+        self.assertEqual(replay["peak_live_bytes"], 500 + 5000 * 256)
+        self.assertEqual([result["refusals"] for result in replay["results"]], [0, 0, 0])
+        self.assertEqual(len(replay["notes"]), 3, replay["notes"])
+        self.assertNotIn("\x1b", tern("replay", str(self.folder / "wrong"), "--device", "sim").stdout)
+
+    def test_wrong_use_is_a_sentence(self):
+        path = checkerboard().write(self.folder / "run.trace")
+        for arguments, said in (([path, "--resource", "pool:strict"], "'pool:strict' is not a resource"),
+                                ([path, "--of", "cuda:7"], "has no memory 'cuda:7'. It has sim:0."),
+                                ([], "name either a file or --sample"),
+                                ([path, "--sample", "tables"], "name either a file or --sample"),
+                                (["--sample", "x"], "there is no sample 'x'"),
+                                ([str(self.folder / "none")], "open failed"),
+                                ([TERN], "is not a memory trace")):
+            run = tern("replay", *arguments)
+            self.assertEqual(run.returncode, 2, arguments)
+            self.assertEqual(run.stdout, "", arguments)
+            self.assertIn(said, run.stderr)
+        run = tern("replay", path, "--device", "sim", "--resource", "pool:initial=200GiB")
+        self.assertEqual(run.returncode, 2, "no resource could be replayed on")
+        self.assertIn("not available", run.stdout)
+
+
+class Rehearse(InFolder):
+    def rehearsed(self, *arguments, status=0, **environment):
+        run = tern("rehearse", "--json", *arguments, **environment)
+        self.assertEqual(run.returncode, status, run.stderr)
+        return json.loads(run.stdout)
+
+    def test_a_program_has_the_peak_of_its_run_on_sim(self):
+        for name, memory in (("05_memory", "64MiB"), ("06_buffers", "141GiB"), ("07_files", "141GiB"),
+                             ("14_oversubscribed", "141GiB")):
+            program = f"{EXAMPLES}/{name}"
+            trace = str(self.folder / name)
+            subprocess.run([program], env=os.environ | {"TERN_TRACE": trace}, stdout=subprocess.DEVNULL, check=True)
+            real = self.rehearsed(trace, "--memory", memory)
+            again = self.rehearsed("--memory", memory, "--keep-contents", "--", program)
+            self.assertEqual(again["program"], {"status": 0, "signal": 0})
+            self.assertEqual([(one["device"], one["live_bytes"], one["tags"]) for one in real["peaks"]],
+                             [(one["device"], one["live_bytes"], one["tags"]) for one in again["peaks"]], name)
+            self.assertEqual(real["transfers"], again["transfers"], name)
+            self.assertEqual(real["evictions"], again["evictions"], name)
+            self.assertEqual(real["budgets"]["refusals"], again["budgets"]["refusals"], name)
+            self.assertEqual([one["smallest_bytes"] for one in real["devices"]],
+                             [one["smallest_bytes"] for one in again["devices"]], name)
+
+    def test_a_program_that_opens_a_gpu_is_rehearsed(self):
+        kept = self.folder / "kept.trace"
+        run = tern("rehearse", "--trace", str(kept), "--memory", "1GiB", "--", TERN, "tour", "--device", "cuda:0")
+        self.assertEqual(run.returncode, 1, "the tour finds zeros where it wrote something")
+        self.assertIn("Rehearsed on simulated devices with 1.0 GiB; the program ended with status 1.", run.stdout)
+        self.assertRegex(run.stdout, r"(?m)^cuda:0: at .* were live of .* held: ")
+        self.assertRegex(run.stdout, r"(?m)^  cuda:0: [\d.]+ MiB \(\d+ MiB\); ")
+        self.assertEqual(run.stderr.count("keeps no contents"), 1, run.stderr)
+        self.assertEqual(tern("report", str(kept)).returncode, 0)
+        run = tern("rehearse", "--keep-contents", "--", TERN, "tour", "--device", "cuda:0")
+        self.assertEqual(run.returncode, 0, run.stderr)
+
+    def test_the_smallest_device_fits_and_two_mebibytes_less_do_not(self):
+        made = checkerboard()
+        made.define(2, 9, "blocks")
+        made.define(1, 4, "board.cpp", line=17)
+        made.add(Recording.ALLOCATE, 500, 700 * MIB, tag=9, site=4)
+        path = made.write(self.folder / "run.trace")
+        found = self.rehearsed(path)["devices"][0]
+        smallest = found["smallest_bytes"]
+        self.assertEqual(self.rehearsed(path, "--memory", str(smallest))["first_refused"], None)
+        refused = self.rehearsed(path, "--memory", str(smallest - 2 * MIB), status=1)["first_refused"]
+        self.assertEqual(refused["device"], "sim:0")
+        self.assertGreater(refused["live_bytes"], 1 << 30)
+        if found["refused_by_one_granule_less"]:
+            self.assertEqual(refused, found["refused_by_one_granule_less"])
+        self.assertEqual(found["smallest_bytes_with_limit"], (30 * 32 + 15 * 48 + 700) * MIB)
+        run = tern("rehearse", path, "--memory", "2.5GiB")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("Refused first: 700.0 MiB for blocks at board.cpp:17 on sim:0: out_of_memory, with 1.6 GiB live",
+                      run.stdout)
+        self.assertRegex(run.stdout, r"with 2\.0 MiB less, 700\.0 MiB for blocks at board\.cpp:17 are refused\. If the "
+                                     r"pool has a limit: 2\.3 GiB \(2380 MiB\)")
+
+    def test_a_program_that_does_not_fit_says_what_is_refused_first(self):
+        program = f"{EXAMPLES}/05_memory"
+        rehearsal = self.rehearsed("--memory", "32MiB", "--", program)
+        self.assertEqual(rehearsal["refusals"], 1)
+        self.assertEqual(rehearsal["first_refused"]["bytes"], 60 * MIB)
+        self.assertRegex(rehearsal["first_refused"]["site"], r"05_memory\.cpp:\d+$")
+        self.assertEqual(rehearsal["budgets"]["refusals"], 1)
+
+    def test_programs_of_a_script_and_their_options_are_rehearsed(self):
+        script = f"echo shown; {EXAMPLES}/06_buffers > /dev/null; {EXAMPLES}/05_memory > /dev/null; exit 3"
+        run = tern("rehearse", "--", "sh", "-c", script, "--memory", "x")
+        self.assertEqual(run.returncode, 1)
+        self.assertTrue(run.stdout.startswith("shown\nRehearsed on simulated devices with 141.0 GiB; the program ended "
+                                              "with status 3.\n  note: 2 processes recorded."), run.stdout)
+        self.assertIn("72.0 MiB were live", run.stdout)
+
+    def test_more_devices(self):
+        run = tern("rehearse", "--devices", "2", "--", TERN, "info", "--json")
+        backends = json.JSONDecoder().raw_decode(run.stdout)[0]["backends"]
+        self.assertEqual([device["spec"] for device in backends[0]["devices"]], ["cuda:0", "cuda:1"])
+        self.assertEqual(run.returncode, 0, "it allocates nothing")
+
+    def test_hostile_recordings_are_sentences_or_figures(self):
+        for size, said in (((1 << 64) - 1, "16 EiB"), (1 << 62, None)):
+            made = Recording()
+            made.add(Recording.ALLOCATE, 1, size)
+            run = tern("rehearse", made.write(self.folder / "huge"))
+            self.assertEqual(run.returncode, 2 if said else 1, run.stdout)
+            self.assertIn(said or "not even one of 16 TiB", run.stderr + run.stdout)
+
+    def test_wrong_use_is_a_sentence(self):
+        path = checkerboard().write(self.folder / "run.trace")
+        for arguments, said in (([], "name either a recording, or a program after `--`"),
+                                ([path, "--", "true"], "name either a recording, or a program after `--`"),
+                                ([path, "--memory", "1MiB"], "--memory=1MiB is not accepted"),
+                                (["--", "/no/such/program"], "start failed"),
+                                (["--", "true"], "'true' ended with status 0 and recorded nothing"),
+                                ([TERN], "is not a memory trace")):
+            run = tern("rehearse", *arguments)
+            self.assertEqual((run.returncode, run.stdout), (2, ""), arguments)
+            self.assertIn(said, run.stderr)
+
+
 class Manners(unittest.TestCase):
     def test_wrong_use_exits_with_2(self):
         for arguments in ([], ["fly"], ["info", "--fast"], ["bench", "--seconds", "0"]):
@@ -439,7 +717,7 @@ class Manners(unittest.TestCase):
     def test_help_names_every_command(self):
         run = tern("--help")
         self.assertEqual(run.returncode, 0)
-        for command in ("info", "bench", "check", "report", "tour"):
+        for command in ("info", "bench", "check", "report", "replay", "rehearse", "tour"):
             self.assertIn(command, run.stdout)
             self.assertEqual(tern(command, "--help").returncode, 0)
 
@@ -450,7 +728,7 @@ class Manners(unittest.TestCase):
             self.assertEqual(run.returncode, 2)
             self.assertEqual(run.stdout, "")
             self.assertTrue(run.stderr.startswith(said), run.stderr)
-            for command in ("info", "bench", "check", "report", "tour"):
+            for command in ("info", "bench", "check", "report", "replay", "rehearse", "tour"):
                 self.assertRegex(run.stderr, rf"(?m)^  {command} +[A-Z]")
 
     def test_colour_is_for_terminals_only(self):

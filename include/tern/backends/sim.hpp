@@ -80,6 +80,11 @@ struct Options {
   std::string profile = {};
   /// Bytes of device memory. If unset, the profile decides.
   std::optional<std::size_t> memory_bytes = {};
+  /// Keeps what is written to device memory. If false, device memory costs the host nothing,
+  /// however large it is and however much is written to it: copies to it and fills do nothing,
+  /// kernels do not run, and copies from it read zeros. Standard error says so once. For `tern
+  /// rehearse`.
+  bool keeps_contents = true;
   /// Runs the checker. Without it, an error shows only as wrong bytes. Turn it off to measure what
   /// the checker costs.
   bool check = true;

@@ -16,13 +16,22 @@ std::uint64_t Executor::copy(const Operation& operation, Place here) const {
   memories_.forget(to, bytes);
   std::uint64_t moved = memories_.migrate(to, bytes, here, true);
   if (!operation.staged.empty()) {
-    std::memcpy(memories_.reach(to), operation.staged.data(), bytes);
+    move(to, operation.staged.data(), bytes);
     return moved;
   }
-  memories_.prepare(from, bytes);
   moved += memories_.migrate(from, bytes, here, false);
-  std::memcpy(memories_.reach(to), memories_.reach(from), bytes);
+  move(to, from, bytes);
   return moved;
+}
+
+void Executor::move(void* to, const void* from, std::size_t bytes) const {
+  if (is_without_contents(to)) return;
+  if (is_without_contents(from)) {
+    std::memset(to, 0, bytes);
+    return;
+  }
+  memories_.prepare(from, bytes);
+  std::memcpy(memories_.reach(to), memories_.reach(from), bytes);
 }
 
 std::uint64_t Executor::copy_2d(const Copy2D& copy, Place here) const {
@@ -30,11 +39,10 @@ std::uint64_t Executor::copy_2d(const Copy2D& copy, Place here) const {
   for (std::size_t row = 0; row < copy.height; ++row) {
     void* to = static_cast<std::byte*>(copy.destination) + row * copy.destination_pitch_bytes;
     const void* from = static_cast<const std::byte*>(copy.source) + row * copy.source_pitch_bytes;
-    memories_.prepare(from, copy.width_bytes);
     memories_.forget(to, copy.width_bytes);
     moved += memories_.migrate(from, copy.width_bytes, here, false);
     moved += memories_.migrate(to, copy.width_bytes, here, true);
-    std::memcpy(memories_.reach(to), memories_.reach(from), copy.width_bytes);
+    move(to, from, copy.width_bytes);
   }
   return moved;
 }
@@ -42,6 +50,7 @@ std::uint64_t Executor::copy_2d(const Copy2D& copy, Place here) const {
 std::uint64_t Executor::fill(const Operation& operation, Place here) const {
   memories_.forget(operation.destination, operation.bytes);
   const std::uint64_t moved = memories_.migrate(operation.destination, operation.bytes, here, true);
+  if (is_without_contents(operation.destination)) return moved;
   std::byte* to = memories_.reach(operation.destination);
   const Pattern& pattern = operation.pattern;
   if (pattern.width_bytes == 1) {
@@ -60,6 +69,7 @@ std::uint64_t Executor::prepare(const KernelLaunch& launch, Place here) const {
     if (argument.range_address == nullptr || argument.range_bytes == 0) continue;
     moved += memories_.migrate(argument.range_address, argument.range_bytes, here,
                                is_write(argument.access));
+    if (!keeps_contents_) continue;
     if (argument.access == Access::discard && launch.body == nullptr) {
       memories_.forget(argument.range_address, argument.range_bytes);
     } else {

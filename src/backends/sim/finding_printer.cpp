@@ -32,6 +32,8 @@ void write_all(std::string_view text) noexcept {
 
 }  // namespace
 
+void FindingPrinter::print_line(std::string_view line) noexcept { write_all(line); }
+
 void FindingPrinter::print(const Finding& finding) noexcept {
   try {
     if (printed_.size() > max_reports || !printed_.insert(key_of(finding)).second) return;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "tern/trace/finding.hpp"
 
@@ -18,6 +19,8 @@ class FindingPrinter {
  public:
   /// Writes the text with one call, so that reports of several threads do not mix.
   void print(const Finding& finding) noexcept;
+  /// Writes a line that is no finding.
+  static void print_line(std::string_view line) noexcept;
 
  private:
   std::set<std::string> printed_;  // printed codes and lines

@@ -879,7 +879,10 @@ class SimBackend final : public Backend, public HostOrder {
       // Earlier work of the stream may still write the source, so it runs first.
       world_->drain(stream);
       const auto* first = static_cast<const std::byte*>(source);
-      if (state.passed == state.submitted) operation.staged.assign(first, first + bytes);
+      const bool is_kept = world_->options().keeps_contents || !world_->locate(destination);
+      if (is_kept && state.passed == state.submitted) {
+        operation.staged.assign(first, first + bytes);
+      }
     }
     world_->submit(stream, std::move(operation));
     if (world_->options().implicit_sync) {

@@ -1,8 +1,11 @@
 #include "backends/sim/sim_opener.hpp"
 
+#include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -13,9 +16,9 @@
 namespace tern::sim {
 namespace {
 
-/// The number of devices that the catalog lists. A simulation adds its devices in the order in
-/// which they are opened.
-constexpr std::uint32_t offered_devices = 2;
+/// The number of devices that the catalog lists, unless the option `devices` sets another one. A
+/// simulation adds its devices in the order in which they are opened.
+constexpr std::uint32_t offered_devices = 2, max_devices = 64;
 
 /// Simulations by process and by canonical options: a forked child shares no simulation with its
 /// parent. Never destroyed, like the devices of the catalog.
@@ -45,7 +48,34 @@ void end_all_at_exit() {
   static_cast<void>(registered);
 }
 
-Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
+/// Returns nothing if the option `devices` is invalid.
+std::optional<std::uint32_t> devices_of(const DeviceSpec& spec) {
+  const auto set =
+      std::ranges::find(spec.options, "devices", &std::pair<std::string, std::string>::first);
+  if (set == spec.options.end()) return offered_devices;
+  const char* const end = set->second.data() + set->second.size();
+  std::uint32_t count = 0;
+  const auto [stopped, error] = std::from_chars(set->second.data(), end, count);
+  const bool is_valid =
+      error == std::errc{} && stopped == end && count >= 1 && count <= max_devices;
+  return is_valid ? std::optional(count) : std::nullopt;
+}
+
+Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) { return open_as(spec, spec.text()); }
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> open_as(const DeviceSpec& given, const std::string& name) {
+  if (!devices_of(given)) {
+    return Failure(ErrorCode::invalid_device,
+                   "'{spec}' cannot be opened: the simulated device does not accept "
+                   "devices='{value}'. Accepted: 1 to 64.")
+        .with("value", given.option("devices"))
+        .with("spec", given.text());
+  }
+  // The number of devices belongs to the catalog. It does not make another simulation.
+  DeviceSpec spec = given;
+  std::erase_if(spec.options, [](const auto& option) { return option.first == "devices"; });
   const Result<Options> options = try_read_options(spec);
   if (!options) return options.failure();
   const Result<Profile> profile = try_load_profile(options->profile);
@@ -58,19 +88,18 @@ Result<std::unique_ptr<Backend>> open(const DeviceSpec& spec) {
     world = std::move(made);
     end_all_at_exit();
   }
-  return open_backend(world, spec.text());
+  return open_backend(world, name);
 }
-
-}  // namespace
 
 Opener opener() {
   return {"sim",
           [](const DeviceSpec&) { return std::string(); },
-          [](const DeviceSpec&) { return offered_devices; },
+          [](const DeviceSpec& spec) { return devices_of(spec).value_or(spec.index + 1); },
           {"seed=N", "schedule=mix|lazy|eager|random|skewed|stall-one|pct:2..5",
            "reuse=hostile|friendly", "mode=throw|collect|abort", "profile=h200|small|PATH",
-           "memory=SIZE", "check=on|off", "concurrent=on|off", "strict_kernels=on|off",
-           "per_thread_host=on|off", "implicit_sync=none|documented", "faults=PLAN", "trace=PATH"},
+           "memory=SIZE", "devices=1..64", "backing=memory|none", "check=on|off",
+           "concurrent=on|off", "strict_kernels=on|off", "per_thread_host=on|off",
+           "implicit_sync=none|documented", "faults=PLAN", "trace=PATH"},
           open};
 }
 

@@ -79,6 +79,8 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
       {"throw", Mode::raise}, {"collect", Mode::collect}, {"abort", Mode::abort}};
   static constexpr std::pair<std::string_view, bool> reports[] = {{"print", true},
                                                                   {"quiet", false}};
+  static constexpr std::pair<std::string_view, bool> backings[] = {{"memory", true},
+                                                                   {"none", false}};
   static constexpr std::pair<std::string_view, bool> credits[] = {{"none", false},
                                                                   {"documented", true}};
 
@@ -109,6 +111,10 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
       return {};
     }
     return refuse(key, value, "2MiB to 16TiB");
+  }
+  if (key == "backing") {
+    if (choose(value, backings, options.keeps_contents)) return {};
+    return refuse(key, value, "memory or none");
   }
   if (key == "check") {
     if (choose(value, switches, options.check)) return {};
@@ -154,9 +160,10 @@ Result<void> try_set_option(Options& options, std::string_view key, std::string_
     options.trace = value;
     return {};
   }
-  return refuse(key, value,
-                "the keys seed, schedule, reuse, mode, report, profile, memory, check, concurrent, "
-                "float64, strict_kernels, per_thread_host, implicit_sync, faults and trace");
+  return refuse(
+      key, value,
+      "the keys seed, schedule, reuse, mode, report, profile, memory, backing, check, concurrent, "
+      "float64, strict_kernels, per_thread_host, implicit_sync, faults and trace");
 }
 
 Result<void> check_options(const Options& options) {
@@ -231,15 +238,16 @@ std::string canonical_text(const Options& options) {
   const auto flag = [](std::optional<bool> value) { return !value ? "-" : *value ? "on" : "off"; };
   // Paths come last, after their lengths, because a path may contain anything.
   return fmt::format(
-      "{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}\n{}\n{}", options.profile.size(),
+      "{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}\n{}\n{}", options.profile.size(),
       options.trace.size(), options.seed, static_cast<unsigned>(options.policy),
       // The depth matters only for pct, and for mix, which may select pct.
       options.policy == Policy::pct || options.policy == Policy::mix ? options.pct_depth : 0,
       static_cast<unsigned>(options.reuse), static_cast<unsigned>(options.mode),
       options.print_findings ? 0 : 1, options.memory_bytes ? 1 : 0,
-      options.memory_bytes.value_or(0), flag(options.check), flag(options.concurrent_managed),
-      flag(options.float64), flag(options.strict_kernels), flag(options.per_thread_host),
-      options.implicit_sync ? 1 : 0, options.faults, options.profile, options.trace);
+      options.memory_bytes.value_or(0), flag(options.keeps_contents), flag(options.check),
+      flag(options.concurrent_managed), flag(options.float64), flag(options.strict_kernels),
+      flag(options.per_thread_host), options.implicit_sync ? 1 : 0, options.faults, options.profile,
+      options.trace);
 }
 
 }  // namespace tern::sim

@@ -1149,8 +1149,10 @@ void World::execute(SimStream& stream, Operation& operation) {
   };
   switch (operation.kind) {
     case Operation::Kind::copy:
+      note_zeros(operation.destination, operation.source);
       return note_moved(executor_.copy(operation, here));
     case Operation::Kind::copy_2d:
+      note_zeros(operation.copy_2d.destination, operation.copy_2d.source);
       return note_moved(executor_.copy_2d(operation.copy_2d, here));
     case Operation::Kind::fill:
       return note_moved(executor_.fill(operation, here));
@@ -1203,6 +1205,15 @@ void World::execute(SimStream& stream, Operation& operation) {
   }
 }
 
+void World::note_zeros(const void* destination, const void* source) noexcept {
+  if (options_.keeps_contents || is_zeros_noted_ || !options_.print_findings) return;
+  if (!locate(source) || locate(destination)) return;
+  is_zeros_noted_ = true;
+  FindingPrinter::print_line(
+      "tern: a simulated device with backing=none keeps no contents; what is read from it is "
+      "zeros\n");
+}
+
 void World::run_users_code(const SimStream& stream, const Operation& operation) {
   running_ = {&stream, &operation};
   runner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
@@ -1224,6 +1235,8 @@ void World::finish_release(SimDevice& device, std::uint64_t generation) {
 }
 
 void World::run_launch(const SimStream& stream, const Operation& operation) {
+  // A kernel would compute with contents that are not there.
+  if (!options_.keeps_contents) return;
   const KernelLaunch& launch = *operation.launch;
   if (launch.body == nullptr) return executor_.run_placeholder(launch);
   if (options_.strict_kernels) return execute_strictly(stream, operation);

@@ -249,6 +249,8 @@ class World {
   /// Reports an access to mapped pages without the access right.
   [[nodiscard]] std::optional<Finding> judge_access(const TraceRecord& record);
   [[nodiscard]] bool is_settled(ActorId actor) const noexcept;
+  /// Says once that a copy to the host reads memory without contents.
+  void note_zeros(const void* destination, const void* source) noexcept;
   void run_users_code(const SimStream& stream, const Operation& operation);
   void execute_strictly(const SimStream& stream, const Operation& operation);
   [[nodiscard]] std::string context() const;
@@ -307,6 +309,7 @@ class World {
   CallSite call_site_ = {};
   std::vector<Finding> findings_;
   FindingPrinter printer_;
+  bool is_zeros_noted_ = false;
   std::optional<Failure> parked_;          // of calls that could not fail
   std::optional<Failure> parked_by_work_;  // of work that ran
   bool is_running_ = false;                // an operation is running
@@ -319,7 +322,7 @@ class World {
   bool is_next_slow_ = false;      // the fault plan delays the next submission
   ManagedPages managed_;
   const Memories memories_{devices_, host_, managed_};
-  const Executor executor_{memories_};
+  const Executor executor_{memories_, options_.keeps_contents};
   std::uint64_t migrated_bytes_ = 0;
   std::set<std::pair<std::uint32_t, std::uint32_t>> peer_access_;  // (user, owner) pairs of devices
   Random coins_;

@@ -19,7 +19,7 @@ TEST(SimOpener, IsAlwaysThereWithTwoDevices) {
 
 TEST(SimOpener, ListsEveryOptionItTakes) {
   const std::vector<std::string> options = opener().options;
-  ASSERT_EQ(options.size(), 13u);
+  ASSERT_EQ(options.size(), 15u);
   for (const std::string& option : options) {
     const std::string spec = "sim?" + option.substr(0, option.find('=')) + "=no/such/value";
     const Result<Device> refused = try_open_device(spec);
@@ -79,6 +79,24 @@ TEST(SimOpener, GivesAForkedChildAWorldOfItsOwn) {
             }),
             0);
   EXPECT_EQ(world_of(*opener().open(spec).value()), world_of(*parents));
+}
+
+TEST(SimOpener, OffersAsManyDevicesAsItIsTold) {
+  const Device last = open_device("sim:7?devices=8&memory=4MiB&seed=21");
+  EXPECT_TRUE(last.try_enable_peer_access(open_device("sim:0?memory=4MiB&seed=21")).value())
+      << "one simulation, whatever the number";
+  EXPECT_FALSE(try_open_device("sim:8?devices=8&memory=4MiB&seed=21"));
+  for (const char* count : {"0", "65", "two", "2x"}) {
+    const Result<Device> refused = try_open_device(std::string("sim?devices=") + count);
+    ASSERT_FALSE(refused) << count;
+    EXPECT_NE(refused.failure().text().find("Accepted: 1 to 64."), std::string::npos);
+  }
+}
+
+TEST(SimOpener, OpensADeviceUnderAnotherName) {
+  const auto opened = open_as(parse_device_spec("sim:1?memory=4MiB&devices=4"), "cuda:1").value();
+  EXPECT_EQ(Device(open_as(parse_device_spec("sim?memory=4MiB"), "cuda:0").value()).spec(),
+            "cuda:0");
 }
 
 TEST(SimOpener, RefusesABadSpecWithTheReason) {

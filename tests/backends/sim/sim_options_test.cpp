@@ -57,6 +57,8 @@ TEST(SimOptions, TakeTheOtherKeys) {
   EXPECT_EQ(set("memory", "2MiB").memory_bytes, 2 * mib);
   EXPECT_EQ(set("memory", "16TiB").memory_bytes, std::size_t{1} << 44);
   EXPECT_EQ(set("memory", "3145728").memory_bytes, 3 * mib);
+  EXPECT_TRUE(set("backing", "memory").keeps_contents);
+  EXPECT_FALSE(set("backing", "None").keeps_contents);
   EXPECT_TRUE(set("check", "on").check);
   EXPECT_FALSE(set("check", "off").check);
   EXPECT_FALSE(set("check", "0").check);
@@ -75,8 +77,8 @@ TEST(SimOptions, RefuseOtherValuesAndSayWhatTheyTake) {
   constexpr std::string_view schedule =
       "mix, lazy, eager, random, skewed, stall-one, pct or pct:2 to pct:5";
   constexpr std::string_view keys =
-      "the keys seed, schedule, reuse, mode, report, profile, memory, check, concurrent, float64, "
-      "strict_kernels, per_thread_host, implicit_sync, faults and trace";
+      "the keys seed, schedule, reuse, mode, report, profile, memory, backing, check, concurrent, "
+      "float64, strict_kernels, per_thread_host, implicit_sync, faults and trace";
   struct Bad {
     std::string_view key, value, accepts;
   };
@@ -108,6 +110,7 @@ TEST(SimOptions, RefuseOtherValuesAndSayWhatTheyTake) {
                          {"memory", "0", "2MiB to 16TiB"},
                          {"memory", "much", "2MiB to 16TiB"},
                          {"memory", "-4MiB", "2MiB to 16TiB"},
+                         {"backing", "file", "memory or none"},
                          {"check", "yes", "on or off"},
                          {"concurrent", "", "on or off"},
                          {"colour", "red", keys},

@@ -33,6 +33,9 @@ namespace tern {
 struct Config {
   /// TERN_DEVICE: the device spec that open_best_device() opens. Empty if unset.
   std::string device;
+  /// TERN_REHEARSE: the spec of a simulated device that is opened instead of every device but the
+  /// host. Empty if unset.
+  std::string rehearse;
   /// TERN_REQUIRE: comma-separated backends that must be present. Where a test or tool would skip
   /// an absent backend, it fails for a backend in this list.
   std::vector<std::string> require;
