@@ -52,7 +52,7 @@ OwnedBlock::~OwnedBlock() { end(); }
 
 void OwnedBlock::end() noexcept {
   if (!resource_) return;
-  resource_->deallocate(block_, stream_);
+  resource_->deallocate(block_, stream_, CallSite());  // no line of the program
   resource_ = nullptr;
   block_ = {};
   stream_ = {};
