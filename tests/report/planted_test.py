@@ -60,7 +60,7 @@ class Planted(unittest.TestCase):
     def test_a_stream_that_blocks_reuse(self):
         findings = self.findings_of("blocking_stream")
         self.assertEqual(len(findings), 1, findings)
-        self.assertIn("stream 'upload' had not passed", findings[0])
+        self.assertIn("stream 'upload' was behind", findings[0])
         self.check_line("blocking_stream", "the stream is behind", findings[0])
         self.check_line("blocking_stream", "new memory", findings[0])
 

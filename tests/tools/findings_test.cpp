@@ -186,6 +186,16 @@ TEST(Refused, IsOneFindingForALine) {
                   "code.cpp:7 asked for 5.9 KiB without a tag and was refused 20 times"));
 }
 
+TEST(Refused, NamesTheSmallestAndTheLargestRequest) {
+  Story story;
+  story.allocate(1000, 1, 1);
+  for (const std::uint64_t bytes : {6000, 9000, 3000}) story.refuse(bytes, 1000, 7);
+  const Findings found = story.findings();
+  ASSERT_EQ(found.all.size(), 1u);
+  EXPECT_TRUE(has(found.all[0].text, "asked for 2.9 KiB to 8.8 KiB without a tag"))
+      << found.all[0].text;
+}
+
 TEST(Refused, IsNoFindingIfTheThreadGetsTheMemoryLater) {
   Story story;
   const std::uint64_t block = story.allocate(1000, 1, 1);
@@ -226,11 +236,15 @@ TEST(BlockedReuse, NamesTheStreamAndBothLines) {
   ASSERT_EQ(found.all.size(), 1u);
   EXPECT_EQ(found.all[0].kind, Finding::Kind::blocked_reuse);
   const std::string& text = found.all[0].text;
-  EXPECT_TRUE(has(text,
-                  "8.8 KiB of 9.8 KiB that the pool held at most were needed only because "
-                  "stream 'stream 2' had not passed what was freed on it at code.cpp:3"))
+  EXPECT_TRUE(
+      has(text,
+          "stream 'stream 2' was behind, so memory that was freed on it at code.cpp:3 could "
+          "not be used again."))
       << text;
-  EXPECT_TRUE(has(text, "the pool grew 9 times for requests at code.cpp:1")) << text;
+  EXPECT_TRUE(has(text,
+                  "For requests at code.cpp:1, the pool grew 9 times instead: 8.8 KiB of 9.8 "
+                  "KiB that it held at most were needed only because of that."))
+      << text;
 }
 
 TEST(BlockedReuse, NeedsMemoryThatThePoolSaysIsPending) {

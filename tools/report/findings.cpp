@@ -11,6 +11,7 @@
 
 #include "tern/core/bytes.hpp"
 #include "tools/report/obstacles.hpp"
+#include "tools/report/plain_text.hpp"
 
 namespace tern::tools {
 namespace {
@@ -83,7 +84,7 @@ class Rules {
   /// Refusals of one request: the same line, tag and error.
   struct Refused {
     const TraceSummary::Refusal* first = nullptr;
-    std::uint64_t count = 0;
+    std::uint64_t count = 0, least = UINT64_MAX, most = 0;  // bytes of one request
   };
   static Finding::Kind kind_of(const TraceSummary::Refusal& one) {
     if (one.held == 0) return Finding::Kind::refused;
@@ -101,6 +102,8 @@ class Rules {
       Refused& group = groups[{kind_of(one), one.resource, one.site, one.tag, one.error}];
       if (group.first == nullptr) group.first = &one;
       ++group.count;
+      group.most = std::max(group.most, one.bytes);
+      group.least = std::min(group.least, one.bytes);
     }
     std::vector<Refused> sorted;
     for (const auto& [key, group] : groups) sorted.push_back(group);
@@ -119,7 +122,7 @@ class Rules {
     const Finding::Kind kind = kind_of(one);
     std::string text =
         fmt::format("{}: {} asked for {} {} and was refused{}", device(one.device), line(one.site),
-                    format_bytes(one.bytes), tagged(one.tag), times(group.count));
+                    size_range(group.least, group.most), tagged(one.tag), times(group.count));
     switch (kind) {
       case Finding::Kind::refused_pending:
         text += pending_clause(one, obstacles);
@@ -258,11 +261,11 @@ class Rules {
       const std::uint32_t of = summary_.resources[one.resource].device;
       add(Finding::Kind::blocked_reuse, one.first_time, of,
           fmt::format(
-              "{}: {} of {} that the pool held at most were needed only because stream '{}' "
-              "had not passed what was freed on it at {}: the pool grew{} for requests at "
-              "{}.",
-              device(of), format_bytes(one.avoidable), format_bytes(held), stream(one.stream),
-              line(one.free_site), times(one.times), line(one.site)));
+              "{}: stream '{}' was behind, so memory that was freed on it at {} could not be used "
+              "again. For requests at {}, the pool grew{} instead: {} of {} that it held at most "
+              "were needed only because of that.",
+              device(of), stream(one.stream), line(one.free_site), line(one.site), times(one.times),
+              format_bytes(one.avoidable), format_bytes(held)));
     }
   }
 

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "tern/core/bytes.hpp"
+
 namespace tern::tools {
 namespace {
 
@@ -35,6 +37,11 @@ std::string plain(std::string_view text) {
     text.remove_prefix(bytes);
   }
   return safe;
+}
+
+std::string size_range(std::uint64_t least, std::uint64_t most) {
+  const std::string first = format_bytes(least), last = format_bytes(most);
+  return first == last ? first : first + " to " + last;
 }
 
 }  // namespace tern::tools

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -10,5 +11,8 @@ namespace tern::tools {
 /// Returns the text with a space for each control character, each character that changes the
 /// direction of the text, and each byte that is not UTF-8.
 [[nodiscard]] std::string plain(std::string_view text);
+
+/// Returns "4.0 MiB", or "4.0 MiB to 24.0 MiB" if the sizes differ.
+[[nodiscard]] std::string size_range(std::uint64_t least, std::uint64_t most);
 
 }  // namespace tern::tools

@@ -83,19 +83,26 @@ class Text {
   }
   /// Requests of one line that were refused for the same reason are one row: a program that evicts
   /// or waits makes many.
+  struct RefusalRow {
+    const TraceSummary::Refusal* first = nullptr;
+    std::size_t times = 0;
+    std::uint64_t least = 0, most = 0;  // bytes of one request
+  };
   void add_refusals() {
     if (summary_.refusals.empty()) {
       add("\nNo request was refused.\n");
       return;
     }
-    std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::string, bool>,
-             std::pair<const TraceSummary::Refusal*, std::size_t>>
+    std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::string, bool>, RefusalRow>
         rows;
-    std::vector<const std::pair<const TraceSummary::Refusal*, std::size_t>*> order;
+    std::vector<const RefusalRow*> order;
     for (const TraceSummary::Refusal& one : summary_.refusals) {
-      const auto [at, is_new] = rows.try_emplace(
-          {one.device, one.tag, one.site, one.error, one.is_served_later}, &one, 0);
-      ++at->second.second;
+      const auto [at, is_new] =
+          rows.try_emplace({one.device, one.tag, one.site, one.error, one.is_served_later},
+                           RefusalRow{&one, 0, one.bytes, one.bytes});
+      ++at->second.times;
+      at->second.least = std::min(at->second.least, one.bytes);
+      at->second.most = std::max(at->second.most, one.bytes);
       if (is_new) order.push_back(&at->second);
     }
     add("\nRequests that were refused:\n");
@@ -104,14 +111,15 @@ class Text {
           summary_.refusals.size());
     }
     const std::size_t shown = std::min(order.size(), max_rows);
-    for (std::size_t i = 0; i < shown; ++i) add_refusal(*order[i]->first, order[i]->second);
+    for (std::size_t i = 0; i < shown; ++i) add_refusal(*order[i]);
     if (shown < order.size()) add("  ... and {} more rows\n", order.size() - shown);
   }
-  void add_refusal(const TraceSummary::Refusal& one, std::size_t times) {
-    add("  {:>9}  {} for {} on {} at {}: {}", time_text(one.time), format_bytes(one.bytes),
+  void add_refusal(const RefusalRow& row) {
+    const TraceSummary::Refusal& one = *row.first;
+    add("  {:>9}  {} for {} on {} at {}: {}", time_text(one.time), size_range(row.least, row.most),
         plain(summary_.tags[one.tag]), plain(summary_.devices[one.device]),
         plain(summary_.sites[one.site]), plain(one.error));
-    if (times > 1) add(", {} times", times);
+    if (row.times > 1) add(", {} times", row.times);
     add("; {} were live", format_bytes(one.live));
     if (one.held > 0) add(" of {} held", format_bytes(one.held));
     if (one.largest_free > 0) add(", largest free range {}", format_bytes(one.largest_free));

@@ -144,6 +144,10 @@ class SummaryBuilder {
         summary_.launches.push_back(
             {now_, stream_of(event.stream, event), kernel_of(event.extra), site_of(event.site)});
         return;
+      case EventKind::fill:
+        summary_.launches.push_back(
+            {now_, stream_of(event.stream, event), name_of_fill(), site_of(event.site)});
+        return;
       case EventKind::stream_wait:
         summary_.waits.push_back({now_, 0, stream_of(event.stream, event),
                                   stream_of(event.extra, event), site_of(event.site)});
@@ -502,6 +506,10 @@ class SummaryBuilder {
       add_name(summary_.kernels, DefinitionKind::kernel, static_cast<std::uint32_t>(number),
                "kernel");
     });
+  }
+  /// Fills are work of streams, as kernels are.
+  std::uint32_t name_of_fill() {
+    return kernels_.of(std::uint64_t{1} << 62, [&] { summary_.kernels.emplace_back("fill"); });
   }
   std::uint32_t text_of(std::uint64_t number) {
     // Kernels and texts are numbered separately.

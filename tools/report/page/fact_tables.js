@@ -26,8 +26,13 @@ function groupRefusals() {
     const {device, site, tag, error, is_served_later} = refusal;
     const key = JSON.stringify([device, site, tag, error, is_served_later]);
     const known = groups.get(key);
-    if (known) ++known.times;
-    else groups.set(key, {...refusal, times: 1});
+    if (known) {
+      ++known.times;
+      known.least = Math.min(known.least, refusal.bytes);
+      known.bytes = Math.max(known.bytes, refusal.bytes);
+    } else {
+      groups.set(key, {...refusal, times: 1, least: refusal.bytes});
+    }
   }
   return [...groups.values()];
 }
@@ -48,7 +53,9 @@ function showRefusals() {
       (facts.refused > known ? `, of which the first ${formatCount(known)} are shown` : '');
   place.replaceChildren(makeTable(caption, [
     timeColumn('First at'), ...ifAny({...numberColumn('Times', (row) => row.times, formatCount)}),
-    bytesColumn('Asked for', (row) => row.bytes), tagColumn(), siteColumn('At'), ...deviceColumns(),
+    {...bytesColumn('Asked for', (row) => row.bytes), show: (row) => row.least === row.bytes
+        ? formatBytes(row.bytes) : `${formatBytes(row.least)} to ${formatBytes(row.bytes)}`},
+    tagColumn(), siteColumn('At'), ...deviceColumns(),
     {label: 'Error', value: (row) => String(row.error)},
     {label: 'Served later', value: (row) => row.is_served_later ? 'yes' : 'no'},
     bytesColumn('Live', (row) => row.live), ...ifAny(bytesColumn('Held', (row) => row.held)),
