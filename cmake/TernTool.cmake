@@ -5,7 +5,8 @@ tern_require_cli11()
 tern_require_nlohmann_json()
 
 file(GLOB tern_tool_sources CONFIGURE_DEPENDS
-     "${PROJECT_SOURCE_DIR}/tools/*.cpp" "${PROJECT_SOURCE_DIR}/tools/report/*.cpp"
+     "${PROJECT_SOURCE_DIR}/tools/*.cpp" "${PROJECT_SOURCE_DIR}/tools/formats/*.cpp"
+     "${PROJECT_SOURCE_DIR}/tools/report/*.cpp"
      "${PROJECT_SOURCE_DIR}/bench/*.cpp")
 list(FILTER tern_tool_sources EXCLUDE REGEX "/tools/main\\.cpp$")
 

@@ -45,6 +45,13 @@ struct ReportOptions {
 };
 int run_report(const ReportOptions& options);
 
+struct ConvertOptions {
+  std::string input;
+  std::string output;
+  std::string format;  // empty: the suffix of the output decides
+};
+int run_convert(const ConvertOptions& options);
+
 struct TourOptions {
   std::string device;
 };

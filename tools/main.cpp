@@ -82,13 +82,35 @@ int run(int argc, char** argv) {
   CLI::App* report_command =
       app.add_subcommand("report", "Show what a program did with memory, from a recording of it");
   report_command
-      ->add_option("file", report.file,
-                   "a recording, such as TERN_TRACE=run.trace writes, or a log of RMM")
+      ->add_option(
+          "file", report.file,
+          "a recording, such as TERN_TRACE=run.trace writes, a memory snapshot of PyTorch, or "
+          "a log of RMM")
       ->required();
   report_command->add_option("-o,--output", report.page,
                              "write a page for a browser instead of text");
   report_command->footer(
       "Example:\n  TERN_TRACE=run.trace my_program; tern report run.trace -o run.html");
+
+  ConvertOptions convert;
+  CLI::App* convert_command = app.add_subcommand(
+      "convert", "Write a recording in another format: for PyTorch's viewer, Perfetto or RMM");
+  convert_command
+      ->add_option("input", convert.input,
+                   "a recording, a memory snapshot of PyTorch, or a log of RMM")
+      ->required();
+  convert_command->add_option("output", convert.output, "the file to write")->required();
+  convert_command
+      ->add_option(
+          "--format", convert.format,
+          "trace (Tern), pytorch (memory snapshot), perfetto, or rmm (log); default: by the "
+          "suffix of the output")
+      ->check(CLI::IsMember({"trace", "pytorch", "perfetto", "rmm"}));
+  convert_command->footer(
+      "Suffixes: .trace; .pickle, .pkl; .pftrace, .perfetto-trace; .csv. Examples:\n"
+      "  tern convert run.trace run.pftrace     open it in https://ui.perfetto.dev\n"
+      "  tern convert run.trace run.pickle      open it in https://pytorch.org/memory_viz\n"
+      "  tern convert snapshot.pickle run.trace");
 
   TourOptions tour;
   CLI::App* tour_command =
@@ -105,7 +127,7 @@ int run(int argc, char** argv) {
           stderr, "tern: {}. The commands are:\n\n",
           is_unknown ? fmt::format("there is no command '{}'", argv[1]) : "a command is needed");
       for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-        fmt::print(stderr, "  {:<6} {}\n", command->get_name(), command->get_description());
+        fmt::print(stderr, "  {:<7} {}\n", command->get_name(), command->get_description());
       }
       fmt::print(stderr, "\n`tern COMMAND --help` explains a command.\n");
       return 2;
@@ -117,6 +139,7 @@ int run(int argc, char** argv) {
   if (*bench_command) return run_bench(bench);
   if (*check_command) return run_check(check);
   if (*report_command) return run_report(report);
+  if (*convert_command) return run_convert(convert);
   return run_tour(tour);
 }
 

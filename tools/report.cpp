@@ -10,7 +10,7 @@
 #include "tern/core/bytes.hpp"
 #include "tern/core/error.hpp"
 #include "tools/commands.hpp"
-#include "tools/report/rmm_log.hpp"
+#include "tools/formats/any_trace.hpp"
 #include "tools/report/trace_summary.hpp"
 #include "trace/memory_trace.hpp"
 
@@ -33,9 +33,7 @@ int run_report(const ReportOptions& options) {
                options.page);
     return 2;
   }
-  const Result<trace::MemoryTrace> trace = is_rmm_log(options.file)
-                                               ? try_read_rmm_log(options.file)
-                                               : trace::MemoryTrace::try_read(options.file);
+  const Result<trace::MemoryTrace> trace = try_read_any(options.file);
   if (!trace) {
     fmt::print(stderr, "tern report: {}\n", trace.failure().text());
     return 2;
