@@ -12,6 +12,42 @@
 
 namespace {
 
+CLI::App* add_report(CLI::App& app, tern::tools::ReportOptions& options) {
+  CLI::App* command =
+      app.add_subcommand("report", "Show what a program did with memory, from a recording of it");
+  command
+      ->add_option(
+          "file", options.file,
+          "a recording, such as TERN_TRACE=run.trace writes, a memory snapshot of PyTorch, or "
+          "a log of RMM")
+      ->required();
+  command->add_option("-o,--output", options.page, "write a page for a browser instead of text");
+  command->footer("Example:\n  TERN_TRACE=run.trace my_program; tern report run.trace -o run.html");
+  return command;
+}
+
+CLI::App* add_convert(CLI::App& app, tern::tools::ConvertOptions& options) {
+  CLI::App* command = app.add_subcommand(
+      "convert", "Write a recording in another format: for PyTorch's viewer, Perfetto or RMM");
+  command
+      ->add_option("input", options.input,
+                   "a recording, a memory snapshot of PyTorch, or a log of RMM")
+      ->required();
+  command->add_option("output", options.output, "the file to write")->required();
+  command
+      ->add_option(
+          "--format", options.format,
+          "trace (Tern), pytorch (memory snapshot), perfetto, or rmm (log); default: by the "
+          "suffix of the output")
+      ->check(CLI::IsMember({"trace", "pytorch", "perfetto", "rmm"}));
+  command->footer(
+      "Suffixes: .trace; .pickle, .pkl; .pftrace, .perfetto-trace; .csv. Examples:\n"
+      "  tern convert run.trace run.pftrace     open it in https://ui.perfetto.dev\n"
+      "  tern convert run.trace run.pickle      open it in https://pytorch.org/memory_viz\n"
+      "  tern convert snapshot.pickle run.trace");
+  return command;
+}
+
 int run(int argc, char** argv) {
   using namespace tern::tools;
   CLI::App app("Memory on hosts and accelerators: inspect, measure and try Tern on this machine.",
@@ -79,38 +115,9 @@ int run(int argc, char** argv) {
       ->check(CLI::IsMember({"M1", "M2", "M3", "M4", "M5", "M6"}));
 
   ReportOptions report;
-  CLI::App* report_command =
-      app.add_subcommand("report", "Show what a program did with memory, from a recording of it");
-  report_command
-      ->add_option(
-          "file", report.file,
-          "a recording, such as TERN_TRACE=run.trace writes, a memory snapshot of PyTorch, or "
-          "a log of RMM")
-      ->required();
-  report_command->add_option("-o,--output", report.page,
-                             "write a page for a browser instead of text");
-  report_command->footer(
-      "Example:\n  TERN_TRACE=run.trace my_program; tern report run.trace -o run.html");
-
+  CLI::App* report_command = add_report(app, report);
   ConvertOptions convert;
-  CLI::App* convert_command = app.add_subcommand(
-      "convert", "Write a recording in another format: for PyTorch's viewer, Perfetto or RMM");
-  convert_command
-      ->add_option("input", convert.input,
-                   "a recording, a memory snapshot of PyTorch, or a log of RMM")
-      ->required();
-  convert_command->add_option("output", convert.output, "the file to write")->required();
-  convert_command
-      ->add_option(
-          "--format", convert.format,
-          "trace (Tern), pytorch (memory snapshot), perfetto, or rmm (log); default: by the "
-          "suffix of the output")
-      ->check(CLI::IsMember({"trace", "pytorch", "perfetto", "rmm"}));
-  convert_command->footer(
-      "Suffixes: .trace; .pickle, .pkl; .pftrace, .perfetto-trace; .csv. Examples:\n"
-      "  tern convert run.trace run.pftrace     open it in https://ui.perfetto.dev\n"
-      "  tern convert run.trace run.pickle      open it in https://pytorch.org/memory_viz\n"
-      "  tern convert snapshot.pickle run.trace");
+  CLI::App* convert_command = add_convert(app, convert);
 
   TourOptions tour;
   CLI::App* tour_command =
