@@ -46,6 +46,13 @@ struct ReportOptions {
 };
 int run_report(const ReportOptions& options);
 
+struct ConvertOptions {
+  std::string input;
+  std::string output;
+  std::string format;  // empty: the suffix of the output decides
+};
+int run_convert(const ConvertOptions& options);
+
 struct TopOptions {
   std::string process;  // or a file
   bool once = false;

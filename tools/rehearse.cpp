@@ -15,12 +15,12 @@
 #include "tern/core/bytes.hpp"
 #include "tern/core/error.hpp"
 #include "tools/commands.hpp"
+#include "tools/formats/any_trace.hpp"
 #include "tools/rehearse/child_program.hpp"
 #include "tools/rehearse/device_size.hpp"
 #include "tools/rehearse/rehearsal_report.hpp"
 #include "tools/replay/recorded_allocations.hpp"
 #include "tools/replay/resource_setting.hpp"
-#include "tools/report/trace_file.hpp"
 #include "tools/terminal.hpp"
 
 namespace tern::tools {
@@ -86,7 +86,7 @@ struct Recorded {
 
 /// A program may start others, which record too. Keeps the recording with the highest peak.
 void add_recording(const std::string& path, Recorded& best) {
-  Result<MemoryTrace> trace = try_read_trace_file(path);
+  Result<MemoryTrace> trace = try_read_any(path);
   if (!trace) return;
   ++best.recordings;
   const Result<RecordedAllocations> allocations = try_allocations_of(*trace);
@@ -187,7 +187,7 @@ int run_rehearse(const RehearseOptions& options) {
   std::optional<ChildEnd> end;
   Recorded recorded;
   if (options.program.empty()) {
-    Result<MemoryTrace> trace = try_read_trace_file(options.file);
+    Result<MemoryTrace> trace = try_read_any(options.file);
     if (!trace) return fail(trace.failure());
     // Without allocations there is nothing to rehearse.
     if (const auto allocations = try_allocations_of(*trace); !allocations) {

@@ -13,12 +13,12 @@
 #include "tern/core/bytes.hpp"
 #include "tern/core/error.hpp"
 #include "tools/commands.hpp"
+#include "tools/formats/any_trace.hpp"
 #include "tools/replay/contest.hpp"
 #include "tools/replay/recommendation.hpp"
 #include "tools/replay/recorded_allocations.hpp"
 #include "tools/replay/replay_report.hpp"
 #include "tools/replay/resource_setting.hpp"
-#include "tools/report/trace_file.hpp"
 #include "tools/terminal.hpp"
 
 namespace tern::tools {
@@ -57,7 +57,7 @@ Result<RecordedAllocations> read(const ReplayOptions& options) {
         .with("name", "file");
   }
   if (!options.sample.empty()) return try_sample_allocations(options.sample);
-  const Result<trace::MemoryTrace> trace = try_read_trace_file(options.file);
+  const Result<trace::MemoryTrace> trace = try_read_any(options.file);
   if (!trace) return trace.failure();
   return try_allocations_of(*trace, options.memory);
 }

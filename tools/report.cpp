@@ -11,8 +11,8 @@
 #include "tern/core/bytes.hpp"
 #include "tern/core/error.hpp"
 #include "tools/commands.hpp"
+#include "tools/formats/any_trace.hpp"
 #include "tools/report/comparison.hpp"
-#include "tools/report/trace_file.hpp"
 #include "tools/report/trace_summary.hpp"
 
 namespace tern::tools {
@@ -27,7 +27,7 @@ bool write_file(const std::string& path, const std::string& contents) {
 
 /// Returns nothing, after a message, if the file cannot be read.
 std::optional<TraceSummary> summary_of(const std::string& path) {
-  const Result<trace::MemoryTrace> trace = try_read_trace_file(path);
+  const Result<trace::MemoryTrace> trace = try_read_any(path);
   if (!trace) {
     fmt::print(stderr, "tern report: {}\n", trace.failure().text());
     return std::nullopt;

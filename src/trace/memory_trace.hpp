@@ -46,6 +46,8 @@ class MemoryTrace {
   std::vector<std::uint32_t> threads = {};
   /// Slabs that make no sense and were skipped.
   std::uint64_t damaged_slabs = 0;
+  /// Sentences about what a reader of another format could not read. They are not in a file.
+  std::vector<std::string> notes = {};
 
   /// Names a number, unless it has a name. For readers of other formats.
   void define(DefinitionKind kind, std::uint32_t number, Name name);
@@ -54,6 +56,11 @@ class MemoryTrace {
 
   /// Returns null for a number that was not defined.
   [[nodiscard]] const Name* find(DefinitionKind kind, std::uint32_t number) const noexcept;
+  /// Returns the names of a kind by their numbers. For writers.
+  [[nodiscard]] const std::unordered_map<std::uint32_t, Name>& names(
+      DefinitionKind kind) const noexcept {
+    return names_[static_cast<std::size_t>(kind)];
+  }
 
  private:
   friend class TraceFollower;

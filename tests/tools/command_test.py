@@ -709,6 +709,93 @@ class Rehearse(InFolder):
             self.assertIn(said, run.stderr)
 
 
+class Convert(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.recording = pathlib.Path(folder.name) / "run.trace"
+        tern("tour", "--device", "sim", TERN_TRACE=str(cls.recording))
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.trace = self.folder / "run.trace"
+        self.trace.write_bytes(self.recording.read_bytes())
+
+    def refused(self, *arguments, sentence):
+        """The command fails with one sentence, and leaves no other files."""
+        before = sorted(path.name for path in self.folder.iterdir())
+        run = tern("convert", *map(str, arguments))
+        self.assertEqual(run.returncode, 2, run.stdout)
+        self.assertEqual(run.stdout, "")
+        self.assertRegex(run.stderr, rf"(?s)^tern convert: .*{sentence}.*\n$")
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), before)
+
+    def test_the_suffix_or_the_option_decides(self):
+        begins = {"trace": b"\xabTERNMT\n", "pytorch": b"\x80\x02}", "perfetto": b"\x0a", "rmm": b"Thread,Time,"}
+        for name, form in (("a.trace", "trace"), ("a.pickle", "pytorch"), ("a.pkl", "pytorch"),
+                           ("a.pftrace", "perfetto"), ("a.perfetto-trace", "perfetto"), ("a.csv", "rmm")):
+            out = self.folder / name
+            run = tern("convert", str(self.trace), str(out))
+            self.assertEqual(run.returncode, 0, run.stderr)
+            self.assertRegex(run.stdout, r": [0-9.]+ .?i?B, from \d+ events\.\n")
+            self.assertTrue(out.read_bytes().startswith(begins[form]), name)
+        for form, beginning in begins.items():
+            out = self.folder / "any.thing"
+            run = tern("convert", "--format", form, str(self.trace), str(out))
+            self.assertEqual(run.returncode, 0, run.stderr)
+            self.assertTrue(out.read_bytes().startswith(beginning), form)
+        self.assertEqual([path.name for path in self.folder.iterdir() if path.name.endswith(".part")], [])
+
+    def test_a_trace_of_a_trace_has_the_same_report(self):
+        copy = self.folder / "copy" / "run.trace"
+        copy.parent.mkdir()
+        self.assertEqual(tern("convert", str(self.trace), str(copy)).returncode, 0)
+        self.assertEqual(tern("report", str(copy)).stdout, tern("report", str(self.trace)).stdout)
+
+    def test_every_format_can_be_reported(self):
+        peak = re.search(r"sim:0: at .*?, (\S+ \S+) were live", tern("report", str(self.trace)).stdout)[1]
+        for name in ("run.pickle", "run.csv"):
+            out = str(self.folder / name)
+            self.assertEqual(tern("convert", str(self.trace), out).returncode, 0)
+            run = tern("report", out)
+            self.assertEqual(run.returncode, 0, run.stderr)
+            self.assertIn(f", {peak} were live", run.stdout)
+            page = self.folder / "page.html"
+            self.assertEqual(tern("report", out, "-o", str(page)).returncode, 0)
+            self.assertIn("<title>", page.read_text())
+
+    def test_what_is_wrong_is_a_sentence(self):
+        self.refused(self.trace, self.folder / "run.json", sentence=r"names no format\. Use --format trace, pytorch")
+        self.refused(self.trace, self.trace, sentence="is the file that is read")
+        link = self.folder / "link.trace"
+        link.symlink_to(self.trace)
+        self.refused(self.trace, link, sentence="is the file that is read")
+        self.refused(self.folder / "none", self.folder / "a.csv", sentence="open failed")
+        self.refused(TERN, self.folder / "a.csv", sentence="is not a memory trace: it begins neither")
+        self.refused(self.trace, self.folder / "no" / "a.csv", sentence="open failed")
+        self.refused(self.trace, "/dev/null", "--format", "rmm", sentence="Write to a regular file")
+        self.refused(self.trace, self.folder, "--format", "rmm", sentence="Write to a regular file")
+        evil = self.folder / "evil.pickle"
+        evil.write_bytes(b"\x80\x04cos\nsystem\n(U\x04truetR.")
+        self.refused(evil, self.folder / "a.csv", sentence="it has the opcode GLOBAL at byte 2")
+        evil.write_bytes(b"\x80\x04]")
+        self.refused(evil, self.folder / "a.csv", sentence="the bytes end at byte 3")
+        self.assertEqual(tern("convert", "--format", "pdf", str(self.trace), "a").returncode, 2)
+
+    def test_a_full_disk_leaves_the_old_file(self):
+        out = self.folder / "a.trace"
+        out.write_text("old")
+        run = subprocess.run(["bash", "-c", 'ulimit -f 100; exec "$@"', "bash", TERN, "convert", str(self.trace), str(out)],
+                             capture_output=True, text=True, check=False)
+        self.assertEqual(run.returncode, 2, run.stderr)
+        self.assertIn("write failed: File too large", run.stderr)
+        self.assertEqual(out.read_text(), "old")
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["a.trace", "run.trace"])
+
+
 class Manners(unittest.TestCase):
     def test_wrong_use_exits_with_2(self):
         for arguments in ([], ["fly"], ["info", "--fast"], ["bench", "--seconds", "0"]):
@@ -717,7 +804,7 @@ class Manners(unittest.TestCase):
     def test_help_names_every_command(self):
         run = tern("--help")
         self.assertEqual(run.returncode, 0)
-        for command in ("info", "bench", "check", "report", "replay", "rehearse", "tour"):
+        for command in ("info", "bench", "check", "report", "convert", "top", "replay", "rehearse", "tour"):
             self.assertIn(command, run.stdout)
             self.assertEqual(tern(command, "--help").returncode, 0)
 
@@ -728,7 +815,7 @@ class Manners(unittest.TestCase):
             self.assertEqual(run.returncode, 2)
             self.assertEqual(run.stdout, "")
             self.assertTrue(run.stderr.startswith(said), run.stderr)
-            for command in ("info", "bench", "check", "report", "replay", "rehearse", "tour"):
+            for command in ("info", "bench", "check", "report", "convert", "top", "replay", "rehearse", "tour"):
                 self.assertRegex(run.stderr, rf"(?m)^  {command} +[A-Z]")
 
     def test_colour_is_for_terminals_only(self):

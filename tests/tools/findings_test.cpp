@@ -189,7 +189,7 @@ TEST(Refused, IsOneFindingForALine) {
 TEST(Refused, NamesTheSmallestAndTheLargestRequest) {
   Story story;
   story.allocate(1000, 1, 1);
-  for (const std::uint64_t bytes : {6000, 9000, 3000}) story.refuse(bytes, 1000, 7);
+  for (const std::uint64_t bytes : {6000U, 9000U, 3000U}) story.refuse(bytes, 1000, 7);
   const Findings found = story.findings();
   ASSERT_EQ(found.all.size(), 1u);
   EXPECT_TRUE(has(found.all[0].text, "asked for 2.9 KiB to 8.8 KiB without a tag"))

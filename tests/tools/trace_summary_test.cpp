@@ -299,6 +299,30 @@ TEST(MadeUpTraces, ALineHasOneRowHoweverManyNumbersItHas) {
   EXPECT_EQ(seen.leaks[0].blocks, 3u);
 }
 
+TEST(MadeUpTraces, CopiesHaveTheTimesOfTheDevice) {
+  using enum trace::EventKind;
+  std::vector<trace::MemoryEvent> events = {event(copy, 10, 1, 0x1000, 600),
+                                            event(copy, 20, 2, 0x2000, 300),
+                                            event(copy, 30, 0, 0x3000, 7)};
+  trace::MemoryEvent first = event(copy_time, 100, 1, 0, 0), second = event(copy_time, 40, 2, 0, 0);
+  first.extra = 60;
+  second.extra = 30;
+  events.insert(events.end(), {second, first, event(copy_time, 200, 9, 0, 0)});
+  const TraceSummary seen = summary_of(events);
+  ASSERT_EQ(seen.copies.size(), 3u);
+  // The second copy ran first.
+  EXPECT_EQ(seen.copies[0].bytes, 7u);
+  EXPECT_EQ(seen.copies[0].took, 0u);
+  EXPECT_EQ(seen.copies[1].time, 40u);
+  EXPECT_EQ(seen.copies[1].took, 30u);
+  EXPECT_EQ(seen.copies[2].time, 100u);
+  EXPECT_EQ(seen.copies[2].took, 60u);
+  const auto& sum = seen.transfers[static_cast<std::size_t>(TraceSummary::Direction::unknown)];
+  EXPECT_EQ(sum.bytes, 907u);
+  EXPECT_EQ(sum.timed_bytes, 900u);
+  EXPECT_EQ(sum.busy, 90u);
+}
+
 TEST(MadeUpTraces, ManyDevicesAndTagsTakeLittleTime) {
   std::vector<trace::MemoryEvent> events;
   for (std::uint32_t i = 1; i <= 20'000; ++i) {

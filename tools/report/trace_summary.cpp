@@ -89,7 +89,7 @@ class SummaryBuilder {
   }
 
   void build() {
-    const std::uint64_t start = start_of();
+    const std::uint64_t start = summary_.start = start_of();
     for (const MemoryEvent& event : trace_.events) {
       if (event.kind == EventKind::copy_time) copy_times_.try_emplace(event.block, &event);
     }
@@ -150,11 +150,11 @@ class SummaryBuilder {
         return;
       case EventKind::stream_wait:
         summary_.waits.push_back({now_, 0, stream_of(event.stream, event),
-                                  stream_of(event.extra, event), site_of(event.site)});
+                                  stream_of(event.extra, event), site_of(event.site), thread});
         return;
       case EventKind::host_wait:
         summary_.waits.push_back(
-            {now_, took_of(event), 0, stream_of(event.stream, event), site_of(event.site)});
+            {now_, took_of(event), 0, stream_of(event.stream, event), site_of(event.site), thread});
         return;
       case EventKind::stream_begin:
         return name_stream(event);
@@ -659,6 +659,7 @@ class SummaryBuilder {
   }
   void write_notes() {
     std::vector<std::string>& notes = summary_.notes;
+    notes = trace_.notes;
     if (summary_.lost > 0) {
       notes.push_back(fmt::format(
           "{} events are missing: they were lost, or the ring replaced them by newer ones.",

@@ -63,6 +63,7 @@ struct TraceSummary {
   struct Wait {
     std::uint64_t time = 0, took = 0;
     std::uint32_t stream = 0, waits_for = 0, site = 0;  // stream 0: the host waits
+    std::uint32_t thread = 0;
   };
   struct Range {
     std::uint64_t begin = 0, took = 0;
@@ -135,6 +136,7 @@ struct TraceSummary {
   std::string title, program, started;
   std::uint32_t process = 0;
   std::uint64_t duration = 0, events = 0, lost = 0;
+  std::uint64_t start = 0;  // of the monotonic clock
   bool is_complete = true;
   std::vector<std::string> notes;
   std::vector<std::string> devices, tags, sites, kernels;

@@ -1,13 +1,16 @@
-#include "tools/report/rmm_log.hpp"
+#include "tools/formats/rmm_log.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <fstream>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
-#include "tern/core/error.hpp"
+#include "core/file_failure.hpp"
 #include "tern/device/device_info.hpp"
 
 namespace tern::tools {
@@ -100,13 +103,22 @@ class Reader {
       return false;
     }
     trace_.events.push_back(event);
-    trace_.threads.push_back(static_cast<std::uint32_t>(*number));
+    trace_.threads.push_back(thread_of(*number));
     return true;
   }
   MemoryTrace finish() {
     trace_.sort();
+    // Lines of one microsecond keep their order in a file, where each thread has its own events.
+    std::uint64_t next = 0;
+    for (MemoryEvent& event : trace_.events) {
+      event.time_ns = std::max(event.time_ns, next);
+      next = event.time_ns + 1;
+    }
     trace_.header.is_closed = 1;
-    if (!trace_.events.empty()) trace_.header.start_ns = trace_.events.front().time_ns;
+    if (!trace_.events.empty()) {
+      // A log has the time of the day, and no day.
+      trace_.header.start_ns = trace_.header.start_unix_ns = trace_.events.front().time_ns;
+    }
     trace_.define(DefinitionKind::device, device, {"device", 0, 0, 0});
     trace_.define(DefinitionKind::resource, resource,
                   {"RMM", 0, device, static_cast<std::uint8_t>(MemoryKind::device)});
@@ -114,8 +126,17 @@ class Reader {
   }
 
  private:
+  /// A file of Tern has 256 KiB for each thread, and a log may name another one in each line.
+  std::uint32_t thread_of(std::uint64_t number) {
+    constexpr std::size_t max_threads = 1000;
+    const auto thread = static_cast<std::uint32_t>(number);
+    if (threads_.size() < max_threads) threads_.insert(thread);
+    return threads_.contains(thread) ? thread : 0;
+  }
+
   MemoryTrace trace_;
   std::unordered_map<std::uint64_t, std::uint64_t> live_;  // blocks by address
+  std::unordered_set<std::uint32_t> threads_;
   std::uint64_t last_block_ = 0, last_time_ = 0, days_ = 0;
 };
 
@@ -127,17 +148,11 @@ std::string_view trimmed(std::string_view line) {
 
 }  // namespace
 
-bool is_rmm_log(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string line(header.size(), '\0');
-  return file.read(line.data(), static_cast<std::streamsize>(line.size())) && line == header;
-}
+bool is_rmm_log(std::string_view beginning) noexcept { return beginning.starts_with(header); }
 
 Result<MemoryTrace> try_read_rmm_log(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return Failure(ErrorCode::file, "the log '{path}' could not be opened.").with("path", path);
-  }
+  if (!file) return file_failure(path, "open", errno);
   Reader reader;
   std::string line;
   std::getline(file, line);  // the header

@@ -1,0 +1,18 @@
+// Reads a memory trace from a file of any format that Tern knows. The contents of the file decide,
+// and not its name.
+
+#pragma once
+
+#include <string>
+
+#include "tern/core/result.hpp"
+#include "trace/memory_trace.hpp"
+
+namespace tern::tools {
+
+/// Reads a Tern memory trace, a memory snapshot of PyTorch, or a log of RMM. Fails with file if the
+/// file cannot be read, and with invalid_argument or bad_format if it has another format or is
+/// damaged.
+[[nodiscard]] Result<trace::MemoryTrace> try_read_any(const std::string& path);
+
+}  // namespace tern::tools
