@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <new>
@@ -69,6 +70,8 @@ Failure refuse(std::string_view spec, const std::string& why) {
 
 /// Returns the simulated device that TERN_REHEARSE names, or nothing if it is not set.
 Result<std::optional<DeviceSpec>> try_rehearsal() {
+  // The configuration is read once. A program may list backends before it sets other variables.
+  if (std::getenv("TERN_REHEARSE") == nullptr) return std::optional<DeviceSpec>();
   const Result<const Config*> config = try_config();
   if (!config) return config.failure();
   const std::string& text = (*config)->rehearse;
