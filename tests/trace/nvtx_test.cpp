@@ -4,8 +4,6 @@
 #include "trace/nvtx.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -17,70 +15,78 @@
 namespace tern::trace {
 namespace {
 
-/// Runs in a child, because a process looks for a profiler once.
-template <class Body>
-int exit_code_of(Body body) {
-  const pid_t child = fork();
-  if (child == 0) std::_Exit(body());
-  int status = 0;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+/// The statements run in a new process, because a process looks for a profiler once.
+class NvtxDeathTest : public testing::Test {
+ protected:
+  NvtxDeathTest() {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    // The new process has the variable of the first one, and keeps it.
+    setenv("FAKE_PROFILER_LOG", (folder_ / "log").c_str(), 0);
+  }
+  ~NvtxDeathTest() override { unsetenv("FAKE_PROFILER_LOG"); }
+
+  /// What the profiler was told.
+  [[nodiscard]] std::string log() const {
+    std::string text(4096, '\0');
+    std::FILE* const file = std::fopen((folder_ / "log").c_str(), "rb");
+    if (file == nullptr) return "no file";
+    text.resize(std::fread(text.data(), 1, text.size(), file));
+    std::fclose(file);
+    return text;
+  }
+  static void open_ranges() {
+    const Range outer("step 1");
+    const Range inner("forward");
+  }
+
+ private:
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(NvtxDeathTest, RangesReachTheProfiler) {
+  EXPECT_EXIT(
+      {
+        setenv("NVTX_INJECTION64_PATH", TERN_FAKE_PROFILER, 1);
+        open_ranges();
+        std::_Exit(0);
+      },
+      testing::ExitedWithCode(0), "");
+  EXPECT_EQ(log(), "push step 1\npush forward\npop\npop\n");
 }
 
-std::string contents_of(const std::string& path) {
-  std::string text(4096, '\0');
-  std::FILE* const file = std::fopen(path.c_str(), "rb");
-  if (file == nullptr) return "no file";
-  text.resize(std::fread(text.data(), 1, text.size(), file));
-  std::fclose(file);
-  return text;
+TEST_F(NvtxDeathTest, NothingHappensWithoutAProfiler) {
+  EXPECT_EXIT(
+      {
+        unsetenv("NVTX_INJECTION64_PATH");
+        open_ranges();
+        std::_Exit(0);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
-TEST(Nvtx, RangesReachTheProfiler) {
-  const test::TemporaryFolder folder;
-  EXPECT_EQ(exit_code_of([&] {
-              setenv("NVTX_INJECTION64_PATH", TERN_FAKE_PROFILER, 1);
-              setenv("FAKE_PROFILER_LOG", (folder / "log").c_str(), 1);
-              const Range outer("step 1");
-              { const Range inner("forward"); }
-              return 0;
-            }),
-            0);
-  EXPECT_EQ(contents_of(folder / "log"), "push step 1\npush forward\npop\npop\n");
-}
-
-TEST(Nvtx, NothingHappensWithoutAProfiler) {
-  EXPECT_EQ(exit_code_of([] {
-              unsetenv("NVTX_INJECTION64_PATH");
-              const Range range("step 1");
-              return 0;
-            }),
-            0);
-}
-
-TEST(Nvtx, ALibraryThatIsNoProfilerIsIgnored) {
+TEST_F(NvtxDeathTest, ALibraryThatIsNoProfilerIsIgnored) {
   for (const char* path : {"/no/such/library.so", "libm.so.6"}) {
-    EXPECT_EQ(exit_code_of([&] {
-                setenv("NVTX_INJECTION64_PATH", path, 1);
-                const Range range("step 1");
-                return 0;
-              }),
-              0)
+    EXPECT_EXIT(
+        {
+          setenv("NVTX_INJECTION64_PATH", path, 1);
+          open_ranges();
+          std::_Exit(0);
+        },
+        testing::ExitedWithCode(0), "")
         << path;
   }
 }
 
-TEST(Nvtx, AProfilerThatRefusesIsIgnored) {
-  const test::TemporaryFolder folder;
-  EXPECT_EQ(exit_code_of([&] {
-              setenv("NVTX_INJECTION64_PATH", TERN_FAKE_PROFILER, 1);
-              setenv("FAKE_PROFILER_LOG", (folder / "log").c_str(), 1);
-              setenv("FAKE_PROFILER_REFUSES", "1", 1);
-              const Range range("step 1");
-              return 0;
-            }),
-            0);
-  EXPECT_EQ(contents_of(folder / "log"), "");
+TEST_F(NvtxDeathTest, AProfilerThatRefusesIsIgnored) {
+  EXPECT_EXIT(
+      {
+        setenv("NVTX_INJECTION64_PATH", TERN_FAKE_PROFILER, 1);
+        setenv("FAKE_PROFILER_REFUSES", "1", 1);
+        open_ranges();
+        std::_Exit(0);
+      },
+      testing::ExitedWithCode(0), "");
+  EXPECT_EQ(log(), "");
 }
 
 }  // namespace
