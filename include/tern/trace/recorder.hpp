@@ -12,9 +12,10 @@
 // fills, launches and waits of streams, waits of the host, and moves of unified buffers, each with
 // its time and, where known, its tag and call site.
 //
-// An event costs 30 to 60 ns. A recording into a file has a thread that prepares the file. Threads
-// share a lock only for a new slab of 4095 events in a file, for a new text, and for the time of a
-// large copy. An event makes no write call. An event that cannot be recorded (the disk is full, the
+// An event in a ring costs 30 to 60 ns; in a file, whose pages a helper thread maps in advance,
+// little more. Threads share a lock only to claim a slab of 4095 events in a file, for an event with
+// a text (such as the name of a range), for a call site, tag or device that is new, and for the time
+// of a large copy. An event makes no write call. An event that cannot be recorded (the disk is full, the
 // host has no memory) is lost and counted; the program goes on. If the process is killed, the file
 // is complete up to the last event. Thread-safe. In a forked child, nothing is recorded until the
 // child starts a recording itself.
@@ -39,8 +40,8 @@ namespace tern::trace {
 TERN_EXPORT void start(const std::string& path, CallSite site = CallSite::here());
 
 /// Starts to record into memory of this size, at least 1 MiB, in which new events replace the
-/// oldest. Fails with invalid_argument if this process is recording already, and with
-/// no_host_memory if the host has no memory for the ring.
+/// oldest. Fails with invalid_argument if the size is below 1 MiB or this process is recording
+/// already, and with out_of_memory if the host cannot allocate the ring.
 [[nodiscard]] TERN_EXPORT Result<void> try_start_ring(std::size_t bytes) noexcept;
 TERN_EXPORT void start_ring(std::size_t bytes, CallSite site = CallSite::here());
 
