@@ -191,15 +191,17 @@ void EvictionRequest::part_uses() noexcept {
 void EvictionRequest::find(bool is_for_device, Shared& found) const {
   where_.visit([&](const Resident& one) {
     const UnifiedCore::Evictability evictability = one.owner()->evictability(one.memory());
-    if (evictability.is_leased && trace::is_recording()) {
-      trace::record(trace::EventKind::evict_blocked, {.bytes = evictability.bytes,
-                                                      .site = evictability.leased_at,
-                                                      .tag = one.owner()->options().tag});
-    }
-    if (!evictability.can_go || !may_go(evictability.kind, is_for_device) ||
-        evictability.bytes == 0)
-      return;
+    if (!may_go(evictability.kind, is_for_device) || evictability.bytes == 0) return;
     if (!is_for_device && !share_a_budget(wanted_.resource, evictability.resource)) return;
+    if (!evictability.can_go) {
+      const bool is_kept_by_lease = !evictability.is_kept && evictability.leased_at.is_known();
+      if (is_kept_by_lease && trace::is_recording()) {
+        trace::record(trace::EventKind::evict_blocked, {.bytes = evictability.bytes,
+                                                        .site = evictability.leased_at,
+                                                        .tag = one.owner()->options().tag});
+      }
+      return;
+    }
     found.add({evictability.kind, one.last_use(), evictability.bytes, one.owner(), one.memory()});
   });
 }

@@ -389,6 +389,11 @@ void UnifiedCore::spread(std::uint32_t slot) noexcept {
 }
 
 void UnifiedCore::close(std::uint32_t slot, std::size_t kept) noexcept {
+  // Before the lock, because recording may have to wait. The slot is not used again before its
+  // release.
+  if (trace::is_recording()) {
+    trace::record(trace::EventKind::lease_end, {.block = lease_number(slot)});
+  }
   mutex_.lock();
   Slot& lease = leases_[slot];
   StreamRef late;
@@ -410,9 +415,6 @@ void UnifiedCore::close(std::uint32_t slot, std::size_t kept) noexcept {
   }
   if (is_checked_) [[unlikely]]
     seal(slot);
-  if (trace::is_recording()) {
-    trace::record(trace::EventKind::lease_end, {.block = lease_number(slot)});
-  }
   leases_.release(slot);
   if (is_watched_) [[unlikely]]
     guard_again();

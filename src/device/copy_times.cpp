@@ -6,8 +6,22 @@
 namespace tern {
 namespace {
 
-/// The clocks of device and host drift, so they are compared again after a second.
+/// The clocks of device and host drift, so they are compared again after a second. After two, a
+/// device that is never without a copy is not measured until it is.
 constexpr std::uint64_t max_joined_ns = 1'000'000'000;
+/// How long an event on an idle stream may take. A longer one is on a stream that shares its queue
+/// with a busy one.
+constexpr std::uint64_t max_start_ns = 20'000, max_join_ns = 1'000'000, good_join_ns = 100'000;
+
+/// Queries the event until it has completed or the time is over.
+bool completes_within(Backend& backend, NativeEvent event, std::uint64_t ns) noexcept {
+  const std::uint64_t begun_ns = trace::now_ns();
+  for (;;) {
+    const Result<bool> is_done = backend.query(event);
+    if (!is_done || *is_done) return bool(is_done);
+    if (trace::now_ns() - begun_ns > ns) return false;
+  }
+}
 
 std::uint64_t new_copy_number() noexcept {
   static constinit std::atomic<std::uint64_t> last = 0;
@@ -33,19 +47,24 @@ NativeEvent CopyTimes::start(Backend& backend, NativeStream stream) noexcept {
   if (count_.load(std::memory_order_relaxed) != 0) record_completed(backend, 2);
   const std::lock_guard lock(mutex_);
   if (is_unsupported_ || count_ == max_pending) return {};
+  const Result<bool> is_captured = backend.is_capturing(stream);
+  if (!is_captured || *is_captured) return {};
+  const std::uint64_t age_ns = trace::now_ns() - joined_ns_;
   // The event of the clocks must be older than all that are compared with it.
   const bool may_join = count_ == 0 && running_ == 0;
-  if (may_join && trace::now_ns() - joined_ns_ > max_joined_ns && !try_join_clocks(backend)) {
+  if (may_join ? age_ns > max_joined_ns && !try_join_clocks(backend) : age_ns > 2 * max_joined_ns) {
     return {};
   }
   const NativeEvent event = take_event(backend);
   if (event.value == 0) return {};
-  if (backend.record({.stream = stream, .stays_out_of_graphs = true}, event)) {
-    ++running_;
-    return event;
+  const Result<bool> was_idle = backend.query(stream);
+  if (!backend.record({.stream = stream, .stays_out_of_graphs = true}, event)) {
+    keep_event(backend, event);
+    return {};
   }
-  keep_event(backend, event);
-  return {};
+  if (was_idle && *was_idle) static_cast<void>(completes_within(backend, event, max_start_ns));
+  ++running_;
+  return event;
 }
 
 std::uint64_t CopyTimes::stop(Backend& backend, NativeStream stream, NativeEvent started,
@@ -61,7 +80,7 @@ std::uint64_t CopyTimes::stop(Backend& backend, NativeStream stream, NativeEvent
     return 0;
   }
   const std::uint64_t number = new_copy_number();
-  pending_[count_++] = {started, event, number, device};
+  pending_[count_++] = {started, event, number, device, trace::current_recording.load()};
   return number;
 }
 
@@ -86,7 +105,8 @@ bool CopyTimes::try_record(Backend& backend, const Pending& copy) noexcept {
   if (is_done && !*is_done) return false;
   const Result<std::uint64_t> before = backend.elapsed_ns(joined_, copy.started);
   const Result<std::uint64_t> took = backend.elapsed_ns(copy.started, copy.stopped);
-  if (is_done && before && took) {
+  const bool is_of_this_recording = copy.recording == trace::current_recording.load();
+  if (is_done && before && took && is_of_this_recording) {
     trace::record(trace::EventKind::copy_time, {.block = copy.number,
                                                 .extra = *took,
                                                 .device = copy.device,
@@ -108,11 +128,16 @@ bool CopyTimes::try_join_clocks(Backend& backend) noexcept {
   is_unsupported_ = joined_.value == 0;
   if (is_unsupported_) return false;
   const Submission submission = {.stream = idle_stream_, .stays_out_of_graphs = true};
-  const std::uint64_t begun_ns = trace::now_ns();
-  // The stream is idle, so the wait takes as long as the call and no longer.
-  is_unsupported_ = !backend.record(submission, joined_) || !backend.synchronize(joined_);
-  joined_ns_ = begun_ns + (trace::now_ns() - begun_ns) / 2;
-  return !is_unsupported_;
+  // The thread may lose its processor between the calls. Then the interval is long.
+  for (int i = 0; i < 3; ++i) {
+    const std::uint64_t begun_ns = trace::now_ns();
+    is_unsupported_ = !backend.record(submission, joined_);
+    if (is_unsupported_ || !completes_within(backend, joined_, max_join_ns)) return false;
+    const std::uint64_t took_ns = trace::now_ns() - begun_ns;
+    joined_ns_ = begun_ns + took_ns / 2;
+    if (took_ns < good_join_ns) break;
+  }
+  return true;
 }
 
 NativeEvent CopyTimes::take_event(Backend& backend) noexcept {

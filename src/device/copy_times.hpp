@@ -6,7 +6,8 @@
 // submitted and after the host has waited. A copy that nobody waits for has no times.
 //
 // The clocks of device and host meet in one event on a stream of its own, which is idle, so its
-// time on the host is known.
+// time on the host is known. A stream that was idle before a copy is idle again when the copy is
+// submitted: copies from pageable memory depend on that, and a recording should not change them.
 
 #pragma once
 
@@ -52,6 +53,7 @@ class CopyTimes {
     NativeEvent started, stopped;
     std::uint64_t number = 0;
     trace::Named device = {};
+    const trace::Recording* recording = nullptr;  // never freed, so it names one recording
   };
   static constexpr std::size_t max_pending = 256;
 

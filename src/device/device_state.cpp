@@ -114,6 +114,7 @@ DeviceState::~DeviceState() {
     delete stream;
   }
   if (is_usable) {
+    copy_times_.record_completed(*backend_);
     copy_times_.end(*backend_);
     for (const NativeEvent event : spare_events_) backend_->destroy_event(event);
     for (const NativeEvent event : lent_events_) backend_->destroy_event(event);

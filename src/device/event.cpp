@@ -110,7 +110,8 @@ Result<void> Event::try_synchronize() const noexcept {
   Result<void> waited =
       DeviceState::state_of(device_->default_stream())
           ->count(&StreamState::Counts::host_waits, device_->backend().synchronize(native_));
-  if (begun_ns != 0) device_->record_host_wait(recorded_by_, begun_ns);
+  // Stream 0 would stand for the whole device.
+  if (begun_ns != 0 && recorded_by_) device_->record_host_wait(recorded_by_, begun_ns);
   return waited;
 }
 

@@ -16,7 +16,6 @@
 #include <cerrno>
 #include <condition_variable>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -198,7 +197,7 @@ class FileSlabs final : public SlabStore {
       throw;
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  } catch (const std::system_error&) {
+  } catch (...) {
     // Without the helper, threads map their slabs themselves.
   }
   void help() noexcept {

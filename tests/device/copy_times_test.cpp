@@ -30,7 +30,19 @@ class TimesOfCopies : public test::OnDevice {
     if (!device.is_open()) return;
     pool.emplace(device);
     block = pool->allocate({.bytes = 4 * mib, .stream = stream});
+    join_clocks();
     trace::start(path);
+  }
+  /// Copies until a copy has times. On a busy machine, the clocks of device and host are compared
+  /// only after a few attempts.
+  void join_clocks() {
+    for (int i = 0; i < 100; ++i) {
+      trace::start(path);
+      copy(CopyTimes::min_bytes);
+      stream.synchronize();
+      if (!recorded().times.empty()) return;
+    }
+    FAIL() << "no copy was measured";
   }
   void TearDown() override {
     if (pool) pool->deallocate(block, stream);
@@ -67,7 +79,7 @@ TEST_P(TimesOfCopies, AreThoseOfTheDevice) {
   const Recorded found = recorded();
   ASSERT_EQ(found.copies.size(), 2u);
   ASSERT_EQ(found.times.size(), 2u);
-  constexpr std::uint64_t slack_ns = 1'000'000;  // of the two clocks
+  constexpr std::uint64_t slack_ns = 10'000'000;  // of the two clocks, on a busy machine
   for (const MemoryEvent& one : found.copies) {
     const MemoryEvent& time = found.times.at(one.block);
     EXPECT_GE(time.time_ns + slack_ns, before);
