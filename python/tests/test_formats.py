@@ -151,7 +151,7 @@ def test_a_snapshot_is_consistent(recording: pathlib.Path, tmp_path: pathlib.Pat
             assert max(live) == report.peaks[names[index]]
         times = [entry["time_us"] for entry in entries]
         assert times == sorted(times)
-        # The viewer in the browser fails if there are categories and "unknown" is none.
+        # If a snapshot has categories, the viewer in the browser needs a category named "unknown".
         categories = {entry["category"] for entry in entries}
         assert not categories or "unknown" in categories
     frames = [entry["frames"] for entries in snapshot["device_traces"] for entry in entries
@@ -176,7 +176,7 @@ def test_pytorch_shows_a_snapshot(recording: pathlib.Path, tmp_path: pathlib.Pat
     path = tmp_path / "run.pickle"
     run_tool("convert", recording, path)
     snapshot = pickle.loads(path.read_bytes())
-    # As people run it, in a process of its own.
+    # Run the viewer as its users do: as a command.
     for action in ("trace", "stats"):
         run = subprocess.run([sys.executable, viz.__file__, action, str(path)], capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stderr

@@ -1,13 +1,17 @@
 // CopyTimes records when copies ran on the device.
 //
-// A copy may run long after its submission. During a recording, CopyTimes puts an event with a time
-// before and after each large copy. When both have completed, it records when the copy began and
-// how long it took. No thread waits for that: CopyTimes looks at events when another copy is
-// submitted and after the host has waited. A copy that nobody waits for has no times.
+// A copy may run long after its submission. During a recording, CopyTimes records a timed event on
+// the stream before and after each large copy. When both events have completed, it records when the
+// copy began and how long it took. It queries the events when another copy is submitted and after
+// the host has waited. If the host never waits for a copy, the time of the copy is not recorded.
 //
-// The clocks of device and host meet in one event on a stream of its own, which is idle, so its
-// time on the host is known. A stream that was idle before a copy is idle again when the copy is
-// submitted: copies from pageable memory depend on that, and a recording should not change them.
+// One event relates the clock of the device to that of the host. CopyTimes records it on an idle
+// stream of its own, and reads the host's clock before and after. This takes at most a few
+// milliseconds, about once per second.
+//
+// The backend copies pageable memory in another way if the stream is idle. A recording must not
+// change that, so after the first event on an idle stream start() waits, for at most 20
+// microseconds, until the stream is idle again.
 
 #pragma once
 
