@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "tern/core/bytes.hpp"
+#include "tern/device/mark.hpp"
 #include "tools/report/plain_text.hpp"
 #include "tools/report/trace_summary.hpp"
 
@@ -108,8 +109,7 @@ class LiveText {
       const std::uint32_t name = memory_.name_of_stream(number);
       if (name != 0) return name_of(DefinitionKind::text, name);
       if (number == 0) return std::string("host");
-      constexpr unsigned number_bits = 28;  // the lowest bits count the streams of a device
-      const std::uint64_t counted = number & ((std::uint64_t{1} << number_bits) - 1);
+      const std::uint64_t counted = number & ((std::uint64_t{1} << StreamId::number_bits) - 1);
       return counted == 0 ? std::string("default stream") : fmt::format("stream {}", counted);
     });
     return std::move(text_);
