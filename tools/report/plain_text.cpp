@@ -1,30 +1,11 @@
 #include "tools/report/plain_text.hpp"
 
-#include <cstdint>
-#include <utility>
+#include <algorithm>
 
 #include "tern/core/bytes.hpp"
+#include "tools/formats/utf8.hpp"
 
 namespace tern::tools {
-namespace {
-
-/// Returns the length in bytes of the first UTF-8 character of the text, and its code point. For an
-/// invalid byte, returns 1 and 0.
-std::pair<std::size_t, std::uint32_t> first_character(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  if (byte(0) < 0x80) return {1, byte(0)};
-  const std::size_t length = byte(0) >= 0xF0 ? 4 : byte(0) >= 0xE0 ? 3 : 2;
-  if (byte(0) < 0xC2 || byte(0) > 0xF4 || length > text.size()) return {1, 0};
-  std::uint32_t point = byte(0) & (0xFFU >> (length + 1));
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return {1, 0};
-    point = point << 6 | (byte(i) & 0x3FU);
-  }
-  return {length, point};
-}
-
-}  // namespace
-
 std::string plain(std::string_view text) {
   std::string safe;
   while (!text.empty()) {
@@ -33,8 +14,9 @@ std::string plain(std::string_view text) {
     const bool is_direction = point == 0x061C || point == 0x200E || point == 0x200F ||
                               (point >= 0x202A && point <= 0x202E) ||
                               (point >= 0x2066 && point <= 0x2069);
-    safe += is_control || is_direction ? std::string_view(" ") : text.substr(0, bytes);
-    text.remove_prefix(bytes);
+    const bool is_shown = bytes != 0 && !is_control && !is_direction;
+    safe += is_shown ? text.substr(0, bytes) : std::string_view(" ");
+    text.remove_prefix(std::max<std::size_t>(bytes, 1));
   }
   return safe;
 }
