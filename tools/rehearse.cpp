@@ -80,6 +80,7 @@ std::string rehearsal_of(const RehearseOptions& options, std::size_t memory_byte
 struct Recorded {
   MemoryTrace trace;
   std::string title;
+  std::string path;  // of the recording
   std::size_t recordings = 0;
   std::uint64_t peak_bytes = 0;
 };
@@ -94,6 +95,7 @@ void add_recording(const std::string& path, Recorded& best) {
       allocations ? bench::facts_of(allocations->trace).peak_bytes : std::uint64_t{0};
   if (best.recordings > 1 && peak <= best.peak_bytes) return;
   best.trace = *std::move(trace);
+  best.path = path;
   best.peak_bytes = peak;
 }
 
@@ -146,25 +148,28 @@ Result<Recorded> run_program(const RehearseOptions& options, std::size_t memory_
                              std::optional<ChildEnd>& end) {
   const RecordingFolder folder;
   if (!folder.is_made()) return file_failure(folder.path(), "mkdtemp", errno);
-  const Result<ChildEnd> ended =
-      try_run_child({.arguments = options.program,
-                     .rehearsal = rehearsal_of(options, memory_bytes),
-                     .trace = options.trace.empty() ? folder.path() + "/%p.trace" : options.trace,
-                     .keeps_contents = options.keep_contents,
-                     .output_to_stderr = options.json});
+  const Result<ChildEnd> ended = try_run_child({.arguments = options.program,
+                                                .rehearsal = rehearsal_of(options, memory_bytes),
+                                                .trace = folder.path() + "/%p.trace",
+                                                .keeps_contents = options.keep_contents,
+                                                .output_to_stderr = options.json});
   if (!ended) return ended.failure();
   end = *ended;
   Recorded recorded;
   recorded.title = std::filesystem::path(options.program.front()).filename().string();
-  if (options.trace.empty()) {
-    std::error_code ignored;
-    for (const auto& entry : std::filesystem::directory_iterator(folder.path(), ignored)) {
-      add_recording(entry.path().string(), recorded);
-    }
-  } else {
-    add_recording(options.trace, recorded);
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path(), error)) {
+    add_recording(entry.path().string(), recorded);
   }
-  if (recorded.recordings > 0) return recorded;
+  if (recorded.recordings > 0) {
+    // Copied at the end: an older file with this name must not be taken for the new recording.
+    if (!options.trace.empty() &&
+        !std::filesystem::copy_file(recorded.path, options.trace,
+                                    std::filesystem::copy_options::overwrite_existing, error)) {
+      return file_failure(options.trace, "copy", error.value());
+    }
+    return recorded;
+  }
   return Failure(ErrorCode::invalid_argument,
                  "'{value}' {end} and recorded nothing. Rehearse a program that allocates memory "
                  "through Tern.")

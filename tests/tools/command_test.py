@@ -641,6 +641,12 @@ class Rehearse(InFolder):
         self.assertRegex(run.stdout, r"(?m)^  cuda:0: [\d.]+ MiB \(\d+ MiB\); ")
         self.assertEqual(run.stderr.count("keeps no contents"), 1, run.stderr)
         self.assertEqual(tern("report", str(kept)).returncode, 0)
+        run = tern("rehearse", "--trace", str(kept), "--", "true")
+        self.assertEqual(run.returncode, 2, "an older file is no recording of this program")
+        self.assertIn("recorded nothing", run.stderr)
+        run = tern("rehearse", "--trace", str(self.folder / "no" / "a.trace"), "--", TERN, "tour", "--device", "cuda:0")
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("copy failed", run.stderr)
         run = tern("rehearse", "--keep-contents", "--", TERN, "tour", "--device", "cuda:0")
         self.assertEqual(run.returncode, 0, run.stderr)
 
