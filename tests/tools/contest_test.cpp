@@ -102,10 +102,11 @@ TEST(ContestTest, CountsTheCallsThatReachTheDriver) {
     return sim::calls(device, "allocate") + sim::calls(device, "release") +
            sim::calls(device, "map");
   };
-  std::uint64_t before = memory_calls();
-  EXPECT_EQ(contest.run(setting_of("driver")).driver_calls(), memory_calls() - before);
-  before = memory_calls();
-  EXPECT_EQ(contest.run(setting_of("async")).driver_calls(), memory_calls() - before);
+  for (const char* text : {"driver", "async"}) {
+    const std::uint64_t before = memory_calls();
+    const ContestResult result = contest.run(setting_of(text));
+    EXPECT_EQ(result.driver_calls(), memory_calls() - before) << text;
+  }
 }
 
 TEST(ContestTest, AnsweredFromMemoryInPlaceTheLastPassMakesNoCalls) {
