@@ -1,4 +1,4 @@
-// `tern check FILE...`: prints the findings of the order checker in traces.
+// `tern check FILE...`: prints the findings of the order checker in traces and recordings.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -6,15 +6,21 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "tern/core/bytes.hpp"
 #include "tern/trace/trace_check.hpp"
+#include "tools/check/recorded_order.hpp"
 #include "tools/commands.hpp"
+#include "tools/formats/any_trace.hpp"
 #include "tools/terminal.hpp"
 
 namespace tern::tools {
 namespace {
 
+std::string count_text(std::uint64_t count, std::string_view one, std::string_view many) {
+  return fmt::format("{} {}", count, count == 1 ? one : many);
+}
 std::string count_text(std::uint64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
@@ -57,49 +63,122 @@ void print_json(const nlohmann::json& json) {
   fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+/// Prints the findings of a trace.
+CheckSummary check(TraceReader& reader, const std::string& name, const CheckOptions& options) {
+  ProgressLine progress;
+  CheckSummary summary = check_trace(
+      reader,
+      [&](const Finding& finding) {
+        progress.clear();
+        fmt::print("{}\n", options.json ? finding.json() : finding.text());
+      },
+      options.trusted ? CheckBudget::unlimited() : CheckBudget(),
+      [&](std::uint64_t bytes, std::uint64_t records) {
+        progress.show(fmt::format("{}: {} records, {}", name, records, format_bytes(bytes)));
+      });
+  progress.clear();
+  return summary;
+}
+
+/// Returns the exit status.
+int end(const std::optional<Failure>& failure, std::uint64_t findings) {
+  if (!failure) return findings > 0 ? 1 : 0;
+  std::fflush(stdout);
+  fmt::print(stderr, "tern: {}\n", failure->text());
+  return 2;
+}
+
 int check_one(const std::string& path, const CheckOptions& options) {
   const std::string name = path == "-" ? "standard input" : path;
-  ProgressLine progress;
   Result<TraceReader> reader = path == "-" ? TraceReader::try_read_descriptor(STDIN_FILENO, name)
                                            : TraceReader::try_open(path);
   CheckSummary summary;
   if (reader) {
-    summary = check_trace(
-        *reader,
-        [&](const Finding& finding) {
-          progress.clear();
-          if (options.json) {
-            fmt::print("{}\n", finding.json());
-          } else {
-            fmt::print("{}\n", finding.text());
-          }
-        },
-        options.trusted ? CheckBudget::unlimited() : CheckBudget(),
-        [&](std::uint64_t bytes, std::uint64_t records) {
-          progress.show(fmt::format("{}: {} records, {}", name, records, format_bytes(bytes)));
-        });
+    summary = check(*reader, name, options);
   } else {
     summary.failure = reader.failure();
   }
-  progress.clear();
   if (options.json) {
     print_json(summary_json(name, summary));
   } else if (reader) {
     fmt::print("{}\n", bold(summary_text(name, summary)));
   }
-  if (summary.failure) {
-    std::fflush(stdout);
-    fmt::print(stderr, "tern: {}\n", summary.failure->text());
-    return 2;
+  return end(summary.failure, summary.findings);
+}
+
+// --- Recordings of any device
+
+/// What the checker did not see, one sentence per line.
+std::string limits_text(const trace::MemoryTrace& trace, const RecordedOrder& order) {
+  std::string text;
+  const auto left_out = [&](std::uint64_t count, std::string_view why) {
+    if (count == 0) return;
+    text += fmt::format(
+        "  not checked: {} {}\n",
+        count_text(count, "copy, fill or declared use", "copies, fills or declared uses"), why);
+  };
+  left_out(order.outside_of_blocks, "of memory that no recorded resource allocated");
+  left_out(order.on_borrowed_streams, "on streams that other libraries own");
+  left_out(order.in_rows, "that copy rows with gaps between them");
+  if (trace.header.lost_events > 0) {
+    text += fmt::format(
+        "  {} lost: a finding may be wrong, because the wait that it misses may be among them\n",
+        count_text(trace.header.lost_events, "event was", "events were"));
   }
-  return summary.findings > 0 ? 1 : 0;
+  if (order.live_blocks > 0) {
+    text += fmt::format(
+        "  not freed when the recording ended: {} of {}, which `tern report` lists\n",
+        count_text(order.live_blocks, "block", "blocks"), format_bytes(order.live_bytes));
+  }
+  text +=
+      "  A recording does not show what the host reads and writes, what kernels use without "
+      "declaring it,\n  graphs, and in which order a pool reuses its memory. A simulated device "
+      "checks all of this.\n";
+  return text;
+}
+
+int check_recording(const std::string& path, const CheckOptions& options) {
+  const Result<trace::MemoryTrace> trace = trace::MemoryTrace::try_read(path);
+  if (!trace) {
+    if (options.json) print_json(summary_json(path, {.failure = trace.failure()}));
+    return end(trace.failure(), 0);
+  }
+  const RecordedOrder order = order_of(*trace);
+  Result<TraceReader> reader = TraceReader::try_read_bytes(order.bytes);
+  if (!reader) return end(reader.failure(), 0);
+  CheckSummary summary = check(*reader, path, options);
+  summary.is_complete = trace->header.is_closed != 0;
+  summary.lost = trace->header.lost_events;
+  if (options.json) {
+    nlohmann::json json = summary_json(path, summary);
+    json["events"] = trace->events.size();
+    json["streams"] = order.streams;
+    json["checked"] = order.judged;
+    json["not_checked"] = {{"outside_of_blocks", order.outside_of_blocks},
+                           {"on_borrowed_streams", order.on_borrowed_streams},
+                           {"in_rows", order.in_rows}};
+    json["not_freed"] = {{"blocks", order.live_blocks}, {"bytes", order.live_bytes}};
+    print_json(json);
+  } else {
+    fmt::print("{}\n{}",
+               bold(fmt::format("{}: a recording of {}, {}, {} checked, {}", path,
+                                count_text(trace->events.size(), "event", "events"),
+                                count_text(order.streams, "stream", "streams"),
+                                count_text(order.judged, "use of memory", "uses of memory"),
+                                count_text(summary.findings, "finding", "findings"))),
+               limits_text(*trace, order));
+  }
+  return end(summary.failure, summary.findings);
 }
 
 }  // namespace
 
 int run_check_files(const CheckOptions& options) {
   int worst = 0;
-  for (const std::string& path : options.files) worst = std::max(worst, check_one(path, options));
+  for (const std::string& path : options.files) {
+    worst = std::max(
+        worst, is_recording(path) ? check_recording(path, options) : check_one(path, options));
+  }
   return worst;
 }
 

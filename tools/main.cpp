@@ -47,17 +47,18 @@ CLI::App* add_bench(CLI::App& app, BenchOptions& options) {
 
 CLI::App* add_check(CLI::App& app, CheckOptions& options) {
   CLI::App* command =
-      app.add_subcommand("check", "Find missing waits in a trace, or test the checker");
+      app.add_subcommand("check", "Find missing waits in a recording or a trace, or test the checker");
   command->add_option(
       "files", options.files,
-      "trace files, such as TERN_SIM_TRACE=run.trace writes; - reads standard input");
+      "recordings of any device, such as TERN_TRACE=run.trace writes, or traces of a simulated "
+      "device, such as TERN_SIM_TRACE=run.trace writes; - reads a trace from standard input");
   command->add_flag("--json", options.json, "JSON, one object per line for each finding and trace");
   command->add_flag("--trusted", options.trusted,
                     "lift the limits on the cost of checking a trace");
   command->footer(
       "Exit status: 0 if nothing was found, 1 if something was found, 2 if a trace cannot be "
       "read.\nA truncated trace is checked up to its last whole chunk. Example:\n  "
-      "TERN_SIM_TRACE=run.trace TERN_SIM_MODE=collect my_program; tern check run.trace");
+      "TERN_TRACE=run.trace my_program; tern check run.trace");
   command->add_flag("--self-test", options.self_test,
                     "check that planted mistakes are found and correct programs have no findings");
   command->add_option("--programs", options.programs, "number of correct programs")

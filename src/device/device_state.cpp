@@ -321,7 +321,8 @@ Result<DeviceState::FreeSlot> DeviceState::find_slot() noexcept {
 }
 
 StreamRef DeviceState::begin_stream(const FreeSlot& place, NativeStream native,
-                                    std::string_view name, std::uint64_t flags) noexcept {
+                                    std::string_view name, trace::StreamOrder order,
+                                    std::uint64_t flags) noexcept {
   const StreamId id(id_, place.slot, next_number_++);
   StreamState& stream = *place.stream;
   stream.native = native;
@@ -337,9 +338,10 @@ StreamRef DeviceState::begin_stream(const FreeSlot& place, NativeStream native,
       before, (before & StreamState::pins_mask) | flags | StreamState::one_loan | id.number())) {
   }
   if (trace::is_recording()) {
-    trace::record(
-        trace::EventKind::stream_begin,
-        {.stream = id.value(), .device = {id_.value, info().spec}, .text = stream.name.data()});
+    trace::record(trace::EventKind::stream_begin, {.stream = id.value(),
+                                                   .device = {id_.value, info().spec},
+                                                   .text = stream.name.data(),
+                                                   .detail = static_cast<std::uint8_t>(order)});
   }
   return StreamRef(&stream, id);
 }
@@ -356,7 +358,9 @@ Result<StreamRef> DeviceState::make_stream(const StreamOptions& options) noexcep
   if (!place) return place.failure();
   const Result<NativeStream> native = backend_->create_stream(options);
   if (!native) return native.failure();
-  return begin_stream(*place, *native, options.name);
+  return begin_stream(
+      *place, *native, options.name,
+      options.blocking ? trace::StreamOrder::blocking : trace::StreamOrder::independent);
 }
 
 // --- The end of a stream
@@ -625,6 +629,12 @@ Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream, std::
     give_event(*event);
     return recorded.failure();
   }
+  if (trace::is_recording()) [[unlikely]] {
+    trace::record(trace::EventKind::event_recorded,
+                  {.stream = stream.id.load(std::memory_order_relaxed),
+                   .block = sequence,
+                   .device = {id_.value, info().spec}});
+  }
   // If more records are listed, the stream has early records, which stay.
   if (stream.record_count == places && what == WhenFull::replace &&
       stream.records[stream.record_count - 1].waiters == 0) {
@@ -635,12 +645,25 @@ Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream, std::
   return Covering{*event, true};
 }
 
-void DeviceState::record_host_wait(StreamId stream, std::uint64_t begun_ns) noexcept {
-  trace::record(trace::EventKind::host_wait, {.stream = stream.value(),
+void DeviceState::record_host_wait(const DoneWork& done, std::uint64_t begun_ns) noexcept {
+  trace::record(trace::EventKind::host_wait, {.stream = done.stream.value(),
+                                              .block = done.sequence,
+                                              .address = done.event.value,
                                               .extra = trace::now_ns() - begun_ns,
                                               .device = {id_.value, info().spec},
                                               .time_ns = begun_ns});
   copy_times_.record_completed(*backend_);
+}
+
+void DeviceState::record_done_seen(const DoneWork& done) const noexcept {
+  trace::record(trace::EventKind::done_seen, {.stream = done.stream.value(),
+                                              .block = done.sequence,
+                                              .address = done.event.value,
+                                              .device = {id_.value, info().spec}});
+}
+
+void StreamState::record_done(std::uint64_t sequence) const noexcept {
+  device->record_done_seen({StreamId::from(id.load(std::memory_order_relaxed)), sequence});
 }
 
 Result<void> DeviceState::synchronize() noexcept {
@@ -806,7 +829,7 @@ Result<void> DeviceState::wait_on_host(Mark mark) noexcept {
   const std::uint64_t begun_ns = trace::is_recording() ? trace::now_ns() : 0;
   Result<void> waited =
       stream->count(&StreamState::Counts::host_waits, backend_->synchronize(covering->event));
-  if (begun_ns != 0) record_host_wait(mark.stream, begun_ns);
+  if (begun_ns != 0) record_host_wait({mark.stream, mark.sequence}, begun_ns);
   if (waited) stream->see_done(mark.sequence);
 
   lock.lock();

@@ -33,6 +33,7 @@
 #include "tern/device/device_info.hpp"
 #include "tern/device/operations.hpp"
 #include "tern/device/stream.hpp"
+#include "trace/recording.hpp"
 
 namespace tern {
 
@@ -40,6 +41,8 @@ namespace tern {
 struct StreamState {
   /// Records that the host has seen everything up to this mark complete.
   void see_done(std::uint64_t sequence) noexcept;
+  /// Records that the host has seen it, so that a reader of the recording knows the order.
+  void record_done(std::uint64_t sequence) const noexcept;
 
   /// Returns the last mark that anybody holds. If somebody holds the next mark, issues it first. Do
   /// not call this function while the stream may end: marks issued after the seal are not counted.
@@ -357,8 +360,16 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// Waits for all work of the device. Marks issued before are then known to be done, for streams
   /// in the first 64 slots. Marks of other streams are queried when needed.
   [[nodiscard]] Result<void> synchronize() noexcept;
-  /// Records that the host waited for a stream, or for the whole device, since `begun_ns`.
-  void record_host_wait(StreamId stream, std::uint64_t begun_ns) noexcept;
+  /// What the host waited for, or saw complete without a wait, in a recording.
+  struct DoneWork {
+    StreamId stream = {};        // none: all work of the device
+    std::uint64_t sequence = 0;  // of a mark of the stream
+    NativeEvent event = {};  // of the program; if there is no mark either, all work of the stream
+  };
+  /// Records that the host waited since `begun_ns`.
+  void record_host_wait(const DoneWork& done, std::uint64_t begun_ns) noexcept;
+  /// Records that the host saw work complete, so that a reader of the recording knows the order.
+  void record_done_seen(const DoneWork& done) const noexcept;
   /// The simulated device has no times, and more events would change its schedule.
   [[nodiscard]] bool has_copy_times() const noexcept {
     return info().backend != "sim" && info().capabilities.has(Capability::event_timing);
@@ -464,7 +475,7 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   [[nodiscard]] Result<FreeSlot> find_slot() noexcept;
   StreamState* free_slot(std::uint32_t& slot);
   [[nodiscard]] StreamRef begin_stream(const FreeSlot& place, NativeStream native,
-                                       std::string_view name,
+                                       std::string_view name, trace::StreamOrder order,
                                        std::uint64_t flags = StreamState::must_seal) noexcept;
   [[nodiscard]] Result<StreamRef> begin_borrowed(NativeStream handle) noexcept;
   /// Ends a claimed idle stream whose owner has destroyed it.
@@ -533,6 +544,8 @@ inline void StreamState::see_done(std::uint64_t sequence) noexcept {
   if (HostOrder* const order = device->host_order(); order != nullptr) [[unlikely]] {
     order->note_seen_done(StreamId::from(id.load(std::memory_order_relaxed)).slot());
   }
+  if (trace::is_recording()) [[unlikely]]
+    record_done(sequence);
   while (seen < sequence &&
          !done.compare_exchange_weak(seen, sequence, std::memory_order_release)) {
   }

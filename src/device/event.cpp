@@ -100,7 +100,11 @@ DeviceId Event::device_id() const noexcept { return device_ ? device_->id() : De
 Result<bool> Event::try_is_done() const noexcept {
   if (!is_recorded_) return true;
   if (Result<void> usable = device_->check_process(); !usable) return usable.failure();
-  return device_->backend().query(native_);
+  Result<bool> is_done = device_->backend().query(native_);
+  if (trace::is_recording() && is_done && *is_done) {
+    device_->record_done_seen({recorded_by_, 0, native_});
+  }
+  return is_done;
 }
 
 Result<void> Event::try_synchronize() const noexcept {
@@ -110,8 +114,11 @@ Result<void> Event::try_synchronize() const noexcept {
   Result<void> waited =
       DeviceState::state_of(device_->default_stream())
           ->count(&StreamState::Counts::host_waits, device_->backend().synchronize(native_));
-  // Stream 0 would stand for the whole device.
-  if (begun_ns != 0 && recorded_by_) device_->record_host_wait(recorded_by_, begun_ns);
+  if (begun_ns != 0) {
+    // A wait without a stream would be one for the whole device.
+    if (recorded_by_) device_->record_host_wait({recorded_by_, 0, native_}, begun_ns);
+    if (waited && !recorded_by_) device_->record_done_seen({});
+  }
   return waited;
 }
 

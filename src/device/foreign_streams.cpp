@@ -145,7 +145,7 @@ Result<StreamRef> DeviceState::begin_borrowed(NativeStream handle) noexcept {
     backend_->forget_stream(borrowed->native);
     ++kept_count_;
   }
-  const StreamRef ref = begin_stream(*place, borrowed->native, {},
+  const StreamRef ref = begin_stream(*place, borrowed->native, {}, trace::StreamOrder::borrowed,
                                      keeps ? StreamState::is_kept : StreamState::must_seal);
   place->stream->foreign_handle.store(borrowed->native.value);
   place->stream->driver_id.store(borrowed->id, std::memory_order_release);

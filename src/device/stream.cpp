@@ -107,7 +107,8 @@ trace::Named recorded_device(const DeviceState& device) noexcept {
 /// Records a copy or fill that the backend has accepted. `number` is that of CopyTimes.
 void record_transfer(trace::EventKind kind, StreamId stream, const trace::Named& device,
                      const void* to, const void* from, std::size_t bytes, CallSite site,
-                     std::uint64_t begun_ns, std::uint64_t number = 0) noexcept {
+                     std::uint64_t begun_ns, std::uint64_t number = 0,
+                     trace::CopyShape shape = trace::CopyShape::contiguous) noexcept {
   trace::record(kind, {.stream = stream.value(),
                        .block = number,
                        .address = reinterpret_cast<std::uintptr_t>(to),
@@ -115,14 +116,17 @@ void record_transfer(trace::EventKind kind, StreamId stream, const trace::Named&
                        .extra = reinterpret_cast<std::uintptr_t>(from),
                        .site = site,
                        .device = device,
+                       .detail = static_cast<std::uint8_t>(shape),
                        .time_ns = begun_ns});
 }
 
-/// Records that the stream waits for a mark. A sequence of 0 stands for an event of the program.
-void record_stream_wait(const DeviceState& device, StreamId stream, Mark mark,
-                        CallSite site) noexcept {
+/// Records that the stream waits for a mark, or for an event of the program that was recorded by
+/// the stream of the mark.
+void record_stream_wait(const DeviceState& device, StreamId stream, Mark mark, CallSite site,
+                        NativeEvent event = {}) noexcept {
   trace::record(trace::EventKind::stream_wait, {.stream = stream.value(),
                                                 .block = mark.sequence,
+                                                .address = event.value,
                                                 .extra = mark.stream.value(),
                                                 .site = site,
                                                 .device = recorded_device(device)});
@@ -133,8 +137,8 @@ class RecordedTransfer {
  public:
   /// Call before the submission.
   RecordedTransfer(StreamState& stream, StreamId id, trace::EventKind kind, std::size_t bytes,
-                   CallSite site) noexcept
-      : stream_(stream), id_(id), kind_(kind), bytes_(bytes), site_(site) {
+                   CallSite site, trace::CopyShape shape = trace::CopyShape::contiguous) noexcept
+      : stream_(stream), id_(id), kind_(kind), shape_(shape), bytes_(bytes), site_(site) {
     if (trace::is_recording()) [[unlikely]]
       start();
   }
@@ -162,12 +166,13 @@ class RecordedTransfer {
     if (!is_submitted) return device.copy_times().cancel(device.backend(), started_);
     const std::uint64_t number =
         device.copy_times().stop(device.backend(), stream_.native, started_, name);
-    record_transfer(kind_, id_, name, to, from, bytes_, site_, begun_ns_, number);
+    record_transfer(kind_, id_, name, to, from, bytes_, site_, begun_ns_, number, shape_);
   }
 
   StreamState& stream_;
   StreamId id_;
   trace::EventKind kind_;
+  trace::CopyShape shape_;
   std::size_t bytes_;
   CallSite site_;
   std::uint64_t begun_ns_ = 0;  // 0: not recorded
@@ -241,7 +246,7 @@ Result<void> StreamRef::try_copy_2d(const Copy2D& copy, CallSite site) const noe
     return at(site, overlapping(written));
   }
   RecordedTransfer recorded(*state_, id_, trace::EventKind::copy, copy.width_bytes * copy.height,
-                            site);
+                            site, trace::CopyShape::rows);
   const Result<void> queued = state_->device->backend().copy_2d(submit(*state_, site), copy);
   recorded.end(queued, copy.destination, copy.source);
   return at(site, queued);
@@ -466,6 +471,11 @@ Result<void> StreamRef::try_call(HostFunction function, void* context,
         .with("name", "function")
         .with("value", "null");
   }
+  if (trace::is_recording()) [[unlikely]] {
+    trace::record(
+        trace::EventKind::host_call,
+        {.stream = id_.value(), .site = site, .device = recorded_device(*state_->device)});
+  }
   return at(site, state_->device->backend().call_host(submit(*state_, site), function, context));
 }
 
@@ -540,10 +550,13 @@ Result<void> StreamRef::try_wait(Mark mark, CallSite site) const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return at(site, usable);
   if (mark.stream == id_ || !mark) return {};
   DeviceState* own = state_->device;
-  if (trace::is_recording()) record_stream_wait(*own, id_, mark, site);
-  if (mark.stream.device() == own->id()) {
-    return at(site, own->wait_on_stream(mark, own->backend(), submit(*state_, site)));
-  }
+  // Recorded after the event that the mark may have needed.
+  const auto wait_on = [&](DeviceState& device) noexcept {
+    Result<void> waited = device.wait_on_stream(mark, own->backend(), submit(*state_, site));
+    if (trace::is_recording() && waited) record_stream_wait(*own, id_, mark, site);
+    return at(site, waited);
+  };
+  if (mark.stream.device() == own->id()) return wait_on(*own);
   const DeviceScope other(mark.stream.device());
   if (!other) return {};
   // In a forked child, a wait for a device of the parent would never end.
@@ -551,7 +564,7 @@ Result<void> StreamRef::try_wait(Mark mark, CallSite site) const noexcept {
   if (other->info().backend != own->info().backend) {
     return at(site, two_devices(own->info(), other->info()));
   }
-  return at(site, other->wait_on_stream(mark, own->backend(), submit(*state_, site)));
+  return wait_on(*other.operator->());
 }
 
 Result<void> StreamRef::try_record(Event& event, CallSite site) const noexcept {
@@ -571,6 +584,12 @@ Result<void> StreamRef::try_record(Event& event, CallSite site) const noexcept {
   if (recorded) {
     event.is_recorded_ = true;
     event.recorded_by_ = id_;
+    if (trace::is_recording()) [[unlikely]] {
+      trace::record(trace::EventKind::event_recorded, {.stream = id_.value(),
+                                                       .address = event.native_.value,
+                                                       .site = site,
+                                                       .device = recorded_device(*state_->device)});
+    }
   }
   return at(site, recorded);
 }
@@ -584,8 +603,8 @@ Result<void> StreamRef::try_wait(const Event& event, CallSite site) const noexce
       return at(site, two_devices(own->info(), event.device_->info()));
     }
   }
-  if (trace::is_recording() && event.recorded_by_ != id_ && event.recorded_by_) {
-    record_stream_wait(*own, id_, {event.recorded_by_, 0}, site);
+  if (trace::is_recording() && event.is_recorded_ && event.recorded_by_ != id_) {
+    record_stream_wait(*own, id_, {event.recorded_by_, 0}, site, event.native_);
   }
   const NativeEvent native = event.is_recorded_ ? event.native_ : NativeEvent{};
   return at(site, state_->count(&StreamState::Counts::stream_waits,
@@ -599,7 +618,9 @@ Result<bool> StreamRef::try_is_capturing() const noexcept {
 
 Result<bool> StreamRef::try_is_idle() const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return usable.failure();
-  return state_->device->backend().query(state_->native);
+  const Result<bool> is_idle = state_->device->backend().query(state_->native);
+  if (trace::is_recording() && is_idle && *is_idle) state_->device->record_done_seen({id_});
+  return is_idle;
 }
 
 Result<void> StreamRef::try_synchronize() const noexcept {
@@ -610,7 +631,7 @@ Result<void> StreamRef::try_synchronize() const noexcept {
   Result<void> waited = state_->count(&StreamState::Counts::host_waits,
                                       state_->device->backend().synchronize(state_->native));
   if (waited) state_->see_done(covered);
-  if (begun_ns != 0) state_->device->record_host_wait(id_, begun_ns);
+  if (begun_ns != 0) state_->device->record_host_wait({id_}, begun_ns);
   return waited;
 }
 

@@ -62,7 +62,11 @@ Result<Block> DriverResource::try_allocate(const Request& request) noexcept {
   Result<Block> block = begin(request);
   if (block) {
     counters_.note_allocation(block->bytes);
-    if (trace::is_recording()) record_allocation(recorded(), *block, request);
+    if (trace::is_recording()) {
+      const bool is_ordered = order_ == Order::stream;
+      record_allocation(recorded(), *block, request,
+                        is_ordered ? ordered_by(request.stream).id() : StreamId());
+    }
   } else {
     counters_.note_refusal();
     if (trace::is_recording()) {
@@ -117,7 +121,7 @@ Result<void> DriverResource::try_deallocate(const Block& block, StreamRef stream
   if (!gone) return fail(gone.failure());
   counters_.note_free(block.bytes);
   if (is_recorded) {
-    record_free(recorded(), block, facts->tag, stream.id(), site, begun_ns);
+    record_free(recorded(), block, facts->tag, {stream.id(), 0}, site, begun_ns);
   }
   end_block(block.generation, *gone);
   return {};

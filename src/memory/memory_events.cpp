@@ -12,10 +12,10 @@ trace::EventFacts facts_of(const RecordedResource& one) noexcept {
 
 }  // namespace
 
-void record_allocation(const RecordedResource& from, const Block& block,
-                       const Request& request) noexcept {
+void record_allocation(const RecordedResource& from, const Block& block, const Request& request,
+                       StreamId stream) noexcept {
   trace::EventFacts facts = facts_of(from);
-  facts.stream = request.stream.id().value();
+  facts.stream = stream.value();
   facts.block = block.generation.value();
   facts.address = reinterpret_cast<std::uintptr_t>(block.address);
   facts.bytes = block.bytes;
@@ -25,10 +25,11 @@ void record_allocation(const RecordedResource& from, const Block& block,
   trace::record(trace::EventKind::allocate, facts);
 }
 
-void record_free(const RecordedResource& to, const Block& block, Tag tag, StreamId stream,
+void record_free(const RecordedResource& to, const Block& block, Tag tag, Mark mark,
                  const CallSite& site, std::uint64_t time_ns) noexcept {
   trace::EventFacts facts = facts_of(to);
-  facts.stream = stream.value();
+  facts.stream = mark.stream.value();
+  facts.extra = mark.sequence;
   facts.block = block.generation.value();
   facts.address = reinterpret_cast<std::uintptr_t>(block.address);
   facts.bytes = block.bytes;

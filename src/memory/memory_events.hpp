@@ -21,10 +21,14 @@ struct RecordedResource {
   MemoryKind kind;
 };
 
-void record_allocation(const RecordedResource& from, const Block& block,
-                       const Request& request) noexcept;
+/// `stream` is the one that the memory is ordered by: the stream of the request, or none if every
+/// stream may use the memory at once.
+void record_allocation(const RecordedResource& from, const Block& block, const Request& request,
+                       StreamId stream) noexcept;
 /// Call before another thread can allocate the memory, so that its event has a later time.
-void record_free(const RecordedResource& to, const Block& block, Tag tag, StreamId stream,
+/// Once the stream has passed the mark, other streams may use the memory without a wait. A mark
+/// without a sequence number: the resource does not know.
+void record_free(const RecordedResource& to, const Block& block, Tag tag, Mark mark,
                  const CallSite& site, std::uint64_t time_ns = 0) noexcept;
 void record_refusal(const RecordedResource& by, const Request& request, std::size_t held_bytes,
                     const Failure& why) noexcept;

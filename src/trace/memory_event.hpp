@@ -20,30 +20,51 @@ namespace tern::trace {
 enum class EventKind : std::uint8_t {
   none,
   allocate,       // block, address, bytes granted, extra: bytes requested, stream
-  free,           // block, address, bytes, stream of the free
+  free,           // block, address, bytes, stream of the free, extra: once the stream has passed
+                  // this sequence number, others may use the memory; 0: unknown, or at once
   refuse,         // bytes requested, extra: bytes held, block: pending bytes, address: bytes of the
                   // largest free range, detail: ErrorCode, stream
   hold,           // bytes that the resource holds now, extra: live bytes, block: pending bytes
   budget_wait,    // bytes requested, extra: nanoseconds that the thread waited, stream
   budget_refuse,  // bytes requested, extra: definition of the budget's path, stream
-  copy,           // address: destination, extra: source, bytes, stream, block: its number, or 0
+  copy,           // address: destination, extra: source, bytes, stream, block: its number, or 0,
+                  // detail: CopyShape
   fill,           // address, bytes, stream
   launch,         // extra: definition of the kernel, stream
   use,            // address, bytes, detail: Access, stream; one per declared use, after its launch
-  stream_wait,    // stream waits until the stream in `extra` has passed sequence `block`
-  host_wait,      // the thread waited `extra` nanoseconds for `stream`, or for the device if 0
-  stream_begin,   // stream, extra: definition of its name, or 0
-  move,           // a unified buffer moved bytes, detail: TransferReason
-  evict,          // a unified buffer freed a copy of `bytes`
-  range_begin,    // extra: definition of the name; ranges of a thread nest
+  stream_wait,   // stream waits until the stream in `extra` has passed sequence `block`; if that is
+                 // 0, until it has passed the event in `address`; if `extra` is 0, for other work
+  host_wait,     // the thread waited `extra` nanoseconds for sequence `block`, event `address`, or
+                 // if both are 0, all work of `stream`; for all work of the device if that is 0
+  stream_begin,  // stream, extra: definition of its name, or 0, detail: StreamOrder
+  move,          // a unified buffer moved bytes, detail: TransferReason
+  evict,         // a unified buffer freed a copy of `bytes`
+  range_begin,   // extra: definition of the name; ranges of a thread nest
   range_end,
-  copy_time,  // copy number `block` ran on the device from this time on, for `extra` nanoseconds
-  lease_begin,    // block: its number while it is open, address, bytes, detail: Access, stream
-  lease_end,      // block: the number of the lease
-  evict_blocked,  // a lease, opened at `site`, kept a copy of `bytes` from eviction
-  finding,        // the checker reported something; extra: definition of its text
+  copy_time,    // copy number `block` ran on the device from this time on, for `extra` nanoseconds
+  lease_begin,  // block: its number while it is open, address, bytes, detail: Access, stream
+  lease_end,    // block: the number of the lease
+  evict_blocked,   // a lease, opened at `site`, kept a copy of `bytes` from eviction
+  finding,         // the checker reported something; extra: definition of its text
+  done_seen,       // the host saw work complete without a wait; fields as for host_wait
+  budget_use,      // reserved
+  event_recorded,  // a device event after the work of `stream` so far; block: it stands for the
+                   // sequence numbers up to this one, or 0: address is an event of the program
+  host_call,       // stream will call a function of the host
 };
-inline constexpr std::uint8_t event_kinds = static_cast<std::uint8_t>(EventKind::finding) + 1;
+inline constexpr std::uint8_t event_kinds = static_cast<std::uint8_t>(EventKind::host_call) + 1;
+
+enum class CopyShape : std::uint8_t {
+  contiguous,
+  rows,  // with gaps between them, so the range from the address on is not what was copied
+};
+
+/// How a stream is ordered with others that it does not wait for.
+enum class StreamOrder : std::uint8_t {
+  independent,
+  blocking,  // ordered with the default stream of its device
+  borrowed,  // others submit work to it, too
+};
 
 /// One event, as it is in the file.
 struct MemoryEvent {

@@ -28,7 +28,9 @@ std::string tag_text(Tag tag) {
 }
 
 std::string site_text(CallSite site) {
-  return site.is_known() ? fmt::format("  {}:{} in {}", site.file, site.line, site.function) : "";
+  if (!site.is_known()) return "";
+  const std::string_view function = site.function;  // a recording has none
+  return fmt::format("  {}:{}{}{}", site.file, site.line, function.empty() ? "" : " in ", function);
 }
 
 /// Returns the name of an operation in a sentence, such as `kernel "fill"` or `copy`.

@@ -56,6 +56,48 @@ TEST_F(RecordedWaits, BetweenStreams) {
   }
   EXPECT_NE(waits[0].block, 0u);
   EXPECT_EQ(waits[1].block, 0u);
+  EXPECT_EQ(waits[1].address, moved.native().value);
+}
+
+TEST_F(RecordedWaits, ComeAfterTheDeviceEventThatTheyNeed) {
+  const Mark mark = produce.mark();
+  consume.wait(mark);
+  Event event(fake.device);
+  produce.record(event);
+  trace::stop();
+  std::vector<MemoryEvent> found = recorded(EventKind::event_recorded);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].stream, produce.id().value());
+  EXPECT_GE(found[0].block, mark.sequence);
+  EXPECT_LE(found[0].time_ns, recorded(EventKind::stream_wait).at(0).time_ns);
+  EXPECT_EQ(found[1].block, 0u);
+  EXPECT_EQ(found[1].address, event.native().value);
+}
+
+TEST_F(RecordedWaits, WorkThatIsSeenCompleteIsRecordedWithoutAWait) {
+  const Mark mark = produce.mark();
+  ASSERT_TRUE(Device::try_is_done(mark).value());
+  ASSERT_TRUE(Device::try_is_done(mark).value());  // known already
+  Event event(fake.device);
+  EXPECT_TRUE(event.is_done());  // not recorded yet
+  produce.record(event);
+  ASSERT_TRUE(event.is_done());
+  ASSERT_TRUE(consume.try_is_idle().value());
+  const std::vector<MemoryEvent> seen = recorded(EventKind::done_seen);
+  ASSERT_EQ(seen.size(), 3u);
+  EXPECT_EQ(seen[0].stream, produce.id().value());
+  EXPECT_EQ(seen[0].block, mark.sequence);
+  EXPECT_EQ(seen[1].address, event.native().value);
+  EXPECT_EQ(seen[2].stream, consume.id().value());
+  EXPECT_EQ(seen[2].block, 0u);
+  EXPECT_TRUE(recorded(EventKind::host_wait).empty());
+}
+
+TEST_F(RecordedWaits, AStreamSaysHowItIsOrdered) {
+  const Stream blocking(fake.device, {.blocking = true});
+  const std::vector<MemoryEvent> begun = recorded(EventKind::stream_begin);
+  ASSERT_EQ(begun.size(), 1u) << "the others began before the recording";
+  EXPECT_EQ(begun[0].detail, static_cast<std::uint8_t>(trace::StreamOrder::blocking));
 }
 
 TEST_F(RecordedWaits, OfTheHost) {
@@ -70,6 +112,7 @@ TEST_F(RecordedWaits, OfTheHost) {
   EXPECT_EQ(waits[0].stream, produce.id().value());
   EXPECT_EQ(waits[1].stream, consume.id().value());
   EXPECT_EQ(waits[2].stream, 0u);
+  EXPECT_EQ(waits[0].address, event.native().value);
 }
 
 }  // namespace

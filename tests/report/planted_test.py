@@ -41,6 +41,18 @@ class Planted(unittest.TestCase):
     def check_line(self, program, comment, sentence):
         self.assertTrue(any(line in sentence for line in line_of(program, comment)), sentence)
 
+    def test_a_missing_wait(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        trace = str(pathlib.Path(folder.name) / "run.trace")
+        subprocess.run([PROGRAMS / "missing_wait"], env=os.environ | {"TERN_TRACE": trace}, check=True)
+        run = subprocess.run([TERN, "check", trace], check=False, capture_output=True, text=True)
+        self.assertEqual(run.returncode, 1, run.stdout + run.stderr)
+        self.assertEqual(run.stdout.count("TERN-S"), 1, run.stdout)
+        self.assertIn("TERN-S101 missing-wait", run.stdout)
+        self.check_line("missing_wait", "no wait before this", run.stdout)
+        self.check_line("missing_wait", "the fill", run.stdout)
+
     def test_a_leak(self):
         findings = self.findings_of("leak")
         self.assertEqual(len(findings), 1, findings)

@@ -243,6 +243,30 @@ class CheckFiles(unittest.TestCase):
         gap = tern("check", os.path.join(self.folder.name, "seed-1"))
         self.assertIn("1 gap (1200 records lost", gap.stdout)
 
+    def test_recordings_of_any_device_are_checked(self):
+        for device in ("host", "sim"):
+            with self.subTest(device):
+                run = tern("tour", "--device", device, TERN_TRACE=self.path)
+                self.assertEqual(run.returncode, 0, run.stderr)
+                run = tern("check", self.path)
+                self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+                self.assertRegex(run.stdout, r"run\.trace: a recording of \d+ events, \d+ streams, "
+                                 r"[1-9]\d* uses of memory checked, 0 findings\n")
+                self.assertIn("A recording does not show what the host reads and writes", run.stdout)
+                summary = json.loads(tern("check", "--json", self.path).stdout)
+                self.assertEqual(summary["findings"], 0)
+                self.assertGreater(summary["checked"], 0)
+                self.assertTrue(summary["complete"])
+
+    def test_a_damaged_recording_ends_with_2(self):
+        tern("tour", "--device", "host", TERN_TRACE=self.path)
+        data = bytearray(pathlib.Path(self.path).read_bytes())
+        data[8] = 99  # the version
+        pathlib.Path(self.path).write_bytes(data)
+        run = tern("check", self.path)
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("version", run.stderr)
+
     def test_runs_are_repeatable_to_the_byte(self):
         self.make()
         first = pathlib.Path(self.path).read_bytes()

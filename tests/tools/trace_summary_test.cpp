@@ -232,6 +232,18 @@ TEST_F(SummaryOf, APoolThatGrowsSaysWhatIsPending) {
   EXPECT_GE(seen.refusals.at(0).pending, most) << "and what the stream had in its cache";
 }
 
+TEST_F(SummaryOf, APoolThatIsDestroyedHoldsNothing) {
+  const Device device = open_device("host");
+  {
+    PoolResource pool(device);
+    pool.deallocate(pool.allocate({.bytes = 4 * mib}), {});
+  }
+  const TraceSummary seen = summary();
+  ASSERT_GE(seen.holds.size(), 2u);
+  EXPECT_GE(seen.holds.front().bytes, 4 * mib);
+  EXPECT_EQ(seen.holds.back().bytes, 0u);
+}
+
 TEST_F(SummaryOf, BlocksFromBeforeTheRecordingAreShownOnceTheyAreFreed) {
   trace::stop();
   const Device device = open_device("host");

@@ -22,6 +22,15 @@ bool is_memory_trace(std::string_view beginning) {
 
 }  // namespace
 
+bool is_recording(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;
+  char bytes[sizeof trace::file_magic];
+  std::ifstream file(path, std::ios::binary);
+  file.read(bytes, sizeof bytes);
+  return is_memory_trace({bytes, static_cast<std::size_t>(file.gcount())});
+}
+
 Result<trace::MemoryTrace> try_read_any(const std::string& path) {
   std::error_code ignored;
   const std::filesystem::file_status there = std::filesystem::status(path, ignored);

@@ -15,4 +15,7 @@ namespace tern::tools {
 /// damaged.
 [[nodiscard]] Result<trace::MemoryTrace> try_read_any(const std::string& path);
 
+/// Returns true if the file begins like a recording of Tern.
+[[nodiscard]] bool is_recording(const std::string& path);
+
 }  // namespace tern::tools

@@ -149,6 +149,7 @@ class SummaryBuilder {
             {now_, stream_of(event.stream, event), name_of_fill(), site_of(event.site)});
         return;
       case EventKind::stream_wait:
+        if (event.extra == 0) return;  // for work of others
         summary_.waits.push_back({now_, 0, stream_of(event.stream, event),
                                   stream_of(event.extra, event), site_of(event.site), thread});
         return;

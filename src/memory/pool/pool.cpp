@@ -131,6 +131,9 @@ Pool::~Pool() {
     // Wait first for streams that may still use freed blocks.
     static_cast<void>(device_.try_synchronize());
   }
+  if (trace::is_recording() && held_bytes_.load(std::memory_order_relaxed) != 0) {
+    record_held(recorded(), 0, 0, 0);
+  }
   StreamCache* cache = newest_cache_.load(std::memory_order_acquire);
   while (cache != nullptr) delete std::exchange(cache, cache->older);
 }
@@ -152,7 +155,9 @@ Result<StreamCache*> Pool::try_cache(std::size_t slot) noexcept {
 
 void Pool::note_begin(const Descriptor& range, const Request& request) noexcept {
   poisoning_.unpoison(range);
-  if (trace::is_recording()) record_allocation(recorded(), *result_of(range), request);
+  if (trace::is_recording()) {
+    record_allocation(recorded(), *result_of(range), request, request.stream.id());
+  }
   if (!wants_notes_) return;
   const Suballocation note = as_note(*result_of(range));
   if (host_shares_ || !request.stream.id()) {
@@ -595,7 +600,8 @@ void Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_use, const
                        CallSite site) noexcept {
   const StreamId id = stream.id();
   if (trace::is_recording()) {
-    record_free(recorded(), block, range.place->tag.load(std::memory_order_relaxed), id, site);
+    record_free(recorded(), block, range.place->tag.load(std::memory_order_relaxed),
+                {id, last_use.sequence}, site);
   }
   // The host reuses the block only when its mark is done, so the mark must get an event.
   if (host_shares_ && last_use) DeviceState::state_of(stream)->need_seal();
