@@ -64,7 +64,7 @@ struct ReplayOptions {
   std::string file;
   std::string sample;  // a generated trace instead of a file
   std::string device;  // empty: cuda:0 or, without it, a simulated device
-  std::string memory;  // of the recording; empty: the one with the highest peak
+  std::string memory;  // --of; empty: the device memory with the highest peak
   std::string resources = "pool,async,driver";
   unsigned passes = 3;
   bool recommend = true;

@@ -76,15 +76,15 @@ int run_convert(const ConvertOptions& options) {
   const std::optional<Format> format = format_of(options.format, options.output);
   if (!format) {
     fmt::print(stderr,
-               "tern convert: the suffix of '{}' names no format. Use --format trace, pytorch, "
-               "perfetto or rmm, or one of .trace, .pickle, .pkl, .pftrace, .perfetto-trace and "
-               ".csv.\n",
+               "tern convert: the suffix of '{}' is not known. Use --format trace, pytorch, "
+               "perfetto or rmm, or a file name that ends with .trace, .pickle, .pkl, .pftrace, "
+               ".perfetto-trace or .csv.\n",
                options.output);
     return 2;
   }
   std::error_code ignored;
   if (std::filesystem::equivalent(options.input, options.output, ignored)) {
-    fmt::print(stderr, "tern convert: '{}' is the file that is read. Write to another file.\n",
+    fmt::print(stderr, "tern convert: '{}' is the input file. Write to another file.\n",
                options.output);
     return 2;
   }

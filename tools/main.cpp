@@ -20,7 +20,7 @@ using namespace tern::tools;
 CLI::App* add_info(CLI::App& app, InfoOptions& options) {
   CLI::App* command = app.add_subcommand(
       "info", "Show the backends (and why one is absent), the devices and the configuration");
-  command->add_flag("--json", options.json, "as JSON, for programs");
+  command->add_flag("--json", options.json, "print JSON instead of text");
   return command;
 }
 
@@ -30,7 +30,7 @@ CLI::App* add_bench(CLI::App& app, BenchOptions& options) {
   command->add_option(
       "cases", options.filter,
       "only cases of this group, such as host, or with this prefix, such as host.co");
-  command->add_flag("--json", options.json, "as JSON, for programs");
+  command->add_flag("--json", options.json, "print JSON instead of text");
   command->add_flag("--list", options.list, "list the cases without running them");
   command->add_flag("--check", options.check, "fail if a figure misses its goal");
   command->add_flag("--quick", options.quick,
@@ -82,35 +82,33 @@ CLI::App* add_check(CLI::App& app, CheckOptions& options) {
 
 CLI::App* add_report(CLI::App& app, ReportOptions& options) {
   CLI::App* command =
-      app.add_subcommand("report", "Show what a program did with memory, from a recording of it");
+      app.add_subcommand("report", "Show how a recorded program used memory, as text or as a page");
   command
       ->add_option("file", options.file,
-                   "a recording, such as TERN_TRACE=run.trace writes, a memory snapshot of "
-                   "PyTorch, or a log of "
-                   "RMM")
+                   "a recording (made with TERN_TRACE=run.trace), a PyTorch memory snapshot, or an "
+                   "RMM log")
       ->required();
-  command->add_option("after", options.after,
-                      "another recording of the program: show what differs");
-  command->add_option("-o,--output", options.page, "write a page for a browser instead of text");
+  command->add_option("after", options.after, "a second recording, to compare with the first");
+  command->add_option("-o,--output", options.page,
+                      "write an HTML page to this file instead of printing text");
   command->footer(
-      "Example:\n  TERN_TRACE=run.trace my_program; tern report run.trace -o run.html\n"
-      "Two recordings are compared: tern report before.trace after.trace -o difference.html");
+      "Examples:\n  TERN_TRACE=run.trace my_program; tern report run.trace -o run.html\n"
+      "  tern report before.trace after.trace -o difference.html    compares two recordings");
   return command;
 }
 
 CLI::App* add_convert(CLI::App& app, ConvertOptions& options) {
   CLI::App* command = app.add_subcommand(
-      "convert", "Write a recording in another format: for PyTorch's viewer, Perfetto or RMM");
+      "convert", "Convert a recording to another format: Tern, PyTorch, Perfetto or RMM");
   command
-      ->add_option("input", options.input,
-                   "a recording, a memory snapshot of PyTorch, or a log of RMM")
+      ->add_option("input", options.input, "a recording, a PyTorch memory snapshot, or an RMM log")
       ->required();
   command->add_option("output", options.output, "the file to write")->required();
   command
-      ->add_option(
-          "--format", options.format,
-          "trace (Tern), pytorch (memory snapshot), perfetto, or rmm (log); default: by the "
-          "suffix of the output")
+      ->add_option("--format", options.format,
+                   "output format: trace (Tern), pytorch (memory snapshot), perfetto, or rmm "
+                   "(log); default: "
+                   "from the suffix of the output file")
       ->check(CLI::IsMember({"trace", "pytorch", "perfetto", "rmm"}));
   command->footer(
       "Suffixes: .trace; .pickle, .pkl; .pftrace, .perfetto-trace; .csv. Examples:\n"
@@ -122,13 +120,13 @@ CLI::App* add_convert(CLI::App& app, ConvertOptions& options) {
 
 CLI::App* add_top(CLI::App& app, TopOptions& options) {
   CLI::App* command =
-      app.add_subcommand("top", "Show what a running program that records holds now");
+      app.add_subcommand("top", "Show the live memory of a running program, from its recording");
   command
       ->add_option("process", options.process,
-                   "the id of a process that records to a file, or the file")
+                   "process id of a program that records to a file, or the path of the recording")
       ->required();
-  command->add_flag("--once", options.once, "print one table and end");
-  command->add_option("--seconds", options.seconds, "time between two tables")
+  command->add_flag("--once", options.once, "print one table and exit");
+  command->add_option("--seconds", options.seconds, "update interval in seconds")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   command->footer("Example:\n  TERN_TRACE=run.trace my_program & tern top $!");
@@ -137,27 +135,30 @@ CLI::App* add_top(CLI::App& app, TopOptions& options) {
 
 CLI::App* add_replay(CLI::App& app, ReplayOptions& options) {
   CLI::App* command = app.add_subcommand(
-      "replay", "Repeat the allocations of a recording on other resources and compare them");
+      "replay", "Replay the allocations of a recording with several resources and compare them");
   command->add_option(
       "file", options.file,
-      "a recording, such as TERN_TRACE=run.trace writes, a memory snapshot of PyTorch, or a log of "
-      "RMM");
+      "a recording (made with TERN_TRACE=run.trace), a PyTorch memory snapshot, or an RMM log");
   command->add_option("--sample", options.sample,
-                      "a generated trace instead of a file: training, kv_cache, tables or "
+                      "replay a generated trace instead of a file: training, kv_cache, tables or "
                       "checkerboard");
   command->add_option(
       "--device", options.device,
-      "a device spec, such as cuda:1 or sim?memory=80GiB; default: cuda:0, else sim");
+      "device to replay on, such as cuda:1 or sim?memory=80GiB; default: cuda:0, or sim without a "
+      "GPU");
   command->add_option("--resource", options.resources, "resources to compare, separated by commas")
       ->capture_default_str();
-  command->add_option("--passes", options.passes, "how often each resource makes the calls")
+  command
+      ->add_option("--passes", options.passes,
+                   "number of times that each resource replays the recording")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option(
-      "--of", options.memory,
-      "the memory of the recording, such as cuda:1; default: the one with the highest peak");
-  command->add_flag("!--no-recommend", options.recommend, "do not try other settings of the pool");
-  command->add_flag("--json", options.json, "as JSON, for programs");
+  command->add_option("--of", options.memory,
+                      "device of the recording whose allocations are replayed, such as cuda:1 or "
+                      "\"pinned memory of "
+                      "cuda:1\"; default: the device with the highest peak");
+  command->add_flag("!--no-recommend", options.recommend, "do not search for better pool settings");
+  command->add_flag("--json", options.json, "print JSON instead of text");
   command->footer(resource_setting_help() +
                   "\n\nExample:\n  tern replay run.trace --resource "
                   "pool,pool:limit=20GiB,async");
@@ -166,23 +167,28 @@ CLI::App* add_replay(CLI::App& app, ReplayOptions& options) {
 
 CLI::App* add_rehearse(CLI::App& app, RehearseOptions& options) {
   CLI::App* command = app.add_subcommand(
-      "rehearse", "Run a program or a recording on simulated devices of any size");
-  command->add_option("file", options.file, "a recording; or -- and a program with its arguments");
-  command->add_option("--memory", options.memory, "memory of each simulated device")
+      "rehearse", "Run a program, or replay a recording, on simulated devices of any size");
+  command->add_option("file", options.file,
+                      "a recording to replay; to run a program instead, write it after --");
+  command->add_option("--memory", options.memory, "memory size of each simulated device")
       ->capture_default_str();
   command->add_option("--devices", options.devices, "number of simulated devices")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  command->add_option("--trace", options.trace, "keep the recording of the program in this file");
+  command->add_option("--trace", options.trace, "save the recording of the program to this file");
   command->add_flag(
       "--keep-contents", options.keep_contents,
-      "keep what the program writes to device memory, and run kernels that are C++ functions");
+      "store what the program writes to device memory, and run kernels that are C++ functions");
   command->add_flag("--json", options.json,
-                    "as JSON, for programs; output of the program goes to standard error");
+                    "print JSON instead of text; output of the program goes to standard error");
   command->footer(
-      "Exit status: 0 if everything was served, 1 if the program failed or a request of the "
-      "recording was refused, 2 if nothing could be rehearsed.\nExamples:\n  tern rehearse "
-      "--memory 80GiB -- python train.py --batch 64\n  tern rehearse run.trace --memory 24GiB");
+      "Exit status:\n"
+      "  0  the program exited with status 0, or every request of the recording was served\n"
+      "  1  the program failed, or a request of the recording was refused\n"
+      "  2  the program could not be started, the recording could not be read, or an argument is "
+      "wrong\n"
+      "Examples:\n  tern rehearse --memory 80GiB -- python train.py --batch 64\n"
+      "  tern rehearse run.trace --memory 24GiB");
   return command;
 }
 

@@ -137,7 +137,7 @@ std::vector<RehearsedDevice> measure(const MemoryTrace& trace, std::size_t memor
 int print(const RehearsalReport& report, bool json) {
   fmt::print("{}", json ? report.json() : report.text());
   if (std::fflush(stdout) != 0) {
-    fmt::print(stderr, "tern rehearse: the figures could not be written: {}\n",
+    fmt::print(stderr, "tern rehearse: the results could not be written: {}\n",
                std::strerror(errno));
     return 2;
   }
@@ -185,8 +185,8 @@ int run_rehearse(const RehearseOptions& options) {
   if (!memory) return fail(memory.failure());
   if (options.file.empty() == options.program.empty()) {
     return fail(Failure(ErrorCode::invalid_argument,
-                        "name either a recording, or a program after `--`, such as `tern rehearse "
-                        "-- ./my_program`.")
+                        "specify either a recording, or a program after `--`, such as "
+                        "`tern rehearse -- ./my_program`.")
                     .with("name", "file"));
   }
   std::optional<ChildEnd> end;

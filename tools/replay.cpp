@@ -40,7 +40,7 @@ Result<void> check_fits(const Device& device, const bench::TraceFacts& facts) {
   const MemoryInfo memory = device.memory();
   if (facts.peak_bytes <= memory.free_bytes) return {};
   return Failure(ErrorCode::invalid_argument,
-                 "the recording needs {live} at once, and '{device}' has {free} free of {total}. "
+                 "the recording needs {live} at once, but '{device}' has {free} free of {total}. "
                  "Replay it on a simulated device: --device 'sim?check=off&memory={wanted}'.")
       .with("name", "device")
       .with_bytes("live", facts.peak_bytes)
@@ -53,7 +53,7 @@ Result<void> check_fits(const Device& device, const bench::TraceFacts& facts) {
 Result<RecordedAllocations> read(const ReplayOptions& options) {
   if (options.file.empty() == options.sample.empty()) {
     return Failure(ErrorCode::invalid_argument,
-                   "name either a file or --sample. `tern replay --help` explains both.")
+                   "specify either a recording or --sample. `tern replay --help` explains both.")
         .with("name", "file");
   }
   if (!options.sample.empty()) return try_sample_allocations(options.sample);
@@ -107,7 +107,7 @@ int run_replay(const ReplayOptions& options) {
   progress.clear();
   fmt::print("{}", options.json ? report.json() : report.text());
   if (std::fflush(stdout) != 0) {
-    fmt::print(stderr, "tern replay: the figures could not be written: {}\n", std::strerror(errno));
+    fmt::print(stderr, "tern replay: the results could not be written: {}\n", std::strerror(errno));
     return 2;
   }
   return has_figures ? 0 : 2;

@@ -76,7 +76,7 @@ int run_comparison(const ReportOptions& options) {
 int run_report(const ReportOptions& options) {
   for (const std::string& file : {options.file, options.after}) {
     if (!is_same_file(file, options.page)) continue;
-    fmt::print(stderr, "tern report: '{}' is the recording. Write the page to another file.\n",
+    fmt::print(stderr, "tern report: '{}' is an input file. Write the page to another file.\n",
                options.page);
     return 2;
   }

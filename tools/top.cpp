@@ -29,8 +29,8 @@ bool is_number(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
 }
 
-/// Returns the files that the process maps for writing and shares, as recordings are. Fails with
-/// the code of the system.
+/// Returns the files that the process maps shared and writable, as recordings are. Returns nothing,
+/// and the errno in `code`, if the maps of the process cannot be read.
 std::optional<std::set<std::string>> shared_files_of(const std::string& process, int& code) {
   std::ifstream maps("/proc/" + process + "/maps");
   std::set<std::string> files;
@@ -65,10 +65,11 @@ std::optional<std::string> recording_of(const std::string& process) {
   for (const std::string& path : *files) {
     if (TraceFollower::try_open(path)) return path;
   }
-  fmt::print(stderr,
-             "tern top: process {} records to no file. Start it with TERN_TRACE=run.trace, or call "
-             "trace::start(\"run.trace\").\n",
-             process);
+  fmt::print(
+      stderr,
+      "tern top: process {} does not record to a file. Start it with TERN_TRACE=run.trace, or "
+      "call trace::start(\"run.trace\") in the program.\n",
+      process);
   return std::nullopt;
 }
 
@@ -76,7 +77,7 @@ std::optional<std::string> recording_of(const std::string& process) {
 
 int run_top(const TopOptions& options) {
   std::string path = options.process;
-  // A process ends, so a file that has a number for a name is given with its folder.
+  // A number is a process id. A file whose name is a number needs its folder: ./123
   if (is_number(options.process)) {
     const std::optional<std::string> found = recording_of(options.process);
     if (!found) return 2;

@@ -1,4 +1,4 @@
-// libFuzzer target: reads arbitrary bytes as a memory snapshot of PyTorch.
+// libFuzzer target: reads arbitrary bytes as a PyTorch memory snapshot.
 
 #include "support/snapshot_fuzz.hpp"
 

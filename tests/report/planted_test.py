@@ -63,7 +63,7 @@ class Planted(unittest.TestCase):
     def test_a_refusal_because_of_fragmentation(self):
         findings = self.findings_of("fragmentation")
         self.assertEqual(len(findings), 1, findings)
-        for part in ("asked for 8.0 MiB tagged 'table'",
+        for part in ("requested 8.0 MiB tagged 'table'",
                      "although 32.0 MiB of 64.0 MiB held were free", "the largest free range had 1.0 MiB", "tagged 'index'"):
             self.assertIn(part, findings[0])
         self.check_line("fragmentation", "lies between", findings[0])
@@ -72,7 +72,7 @@ class Planted(unittest.TestCase):
     def test_a_stream_that_blocks_reuse(self):
         findings = self.findings_of("blocking_stream")
         self.assertEqual(len(findings), 1, findings)
-        self.assertIn("stream 'upload' was behind", findings[0])
+        self.assertIn("stream 'upload' had not passed the frees at", findings[0])
         self.check_line("blocking_stream", "the stream is behind", findings[0])
         self.check_line("blocking_stream", "new memory", findings[0])
 

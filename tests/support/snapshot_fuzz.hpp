@@ -1,4 +1,4 @@
-// The fuzz target for memory snapshots of PyTorch: reads the bytes as a pickle, and makes a
+// The fuzz target for PyTorch memory snapshots: reads the bytes as a pickle, and makes a
 // snapshot out of them that is a pickle in any case. What can be read is summarized and written in
 // every format.
 

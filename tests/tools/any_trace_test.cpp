@@ -46,13 +46,13 @@ TEST(AnyTrace, IsReadWhateverItsName) {
 TEST(AnyTrace, OtherFilesAreFailures) {
   const test::TemporaryFolder folder;
   const std::pair<std::string_view, std::string_view> cases[] = {
-      {"", "is not a memory trace: it begins neither"},
-      {"hello", "is not a memory trace: it begins neither"},
-      {"\x80\x01 old", "is not a memory trace: it begins neither"},
+      {"", "is not a memory trace. Tern reads its own recordings"},
+      {"hello", "is not a memory trace. Tern reads its own recordings"},
+      {"\x80\x01 old", "is not a memory trace. Tern reads its own recordings"},
       {"PK\x03\x04 data.pkl", "it is a zip archive"},
       {"\xABTERNMT\n", "is not a memory trace: it is shorter"},
-      {"\x80\x04N.", "is a pickle, but not a memory snapshot"},
-      {"\x80\x04(c__builtin__\neval\n.", "it has the opcode GLOBAL at byte 3"}};
+      {"\x80\x04N.", "is a pickle, but not a PyTorch memory snapshot"},
+      {"\x80\x04(c__builtin__\neval\n.", "contains the pickle opcode GLOBAL at byte 3"}};
   for (const auto& [bytes, sentence] : cases) {
     const std::string path = folder / "file";
     std::ofstream(path, std::ios::binary) << bytes;

@@ -364,7 +364,7 @@ class Report(InFolder):
         self.assertEqual(facts["columns"]["block_begin"]["count"], facts["columns"]["block_life"]["count"])
 
     def write_log(self, path, rows):
-        """Writes a log of RMM, which takes less time than a recording."""
+        """Writes an RMM log, which takes less time than a recording."""
         path.parent.mkdir(exist_ok=True)
         path.write_text("Thread,Time,Action,Pointer,Size,Stream\n" + "".join(
             f"1,10:00:00.{at:06},allocate,0x{at + 1:x}000,{size},0x0\n" for at, size in enumerate(rows)))
@@ -393,7 +393,7 @@ class Report(InFolder):
         for recording in (before, after):
             run = tern("report", before, after, "-o", recording)
             self.assertEqual(run.returncode, 2)
-            self.assertIn("is the recording", run.stderr)
+            self.assertIn("is an input file", run.stderr)
 
     def test_two_recordings_with_one_name_are_named_by_their_paths(self):
         old = self.write_log(self.folder / "old" / "log.csv", [1])
@@ -408,7 +408,7 @@ class Report(InFolder):
         self.assertRegex(run.stdout, r"sim:0 +0 B +\d")
 
     def test_top_says_why_a_process_cannot_be_shown(self):
-        for process, why in ((str(os.getpid()), "records to no file"), ("999999999", "there is no process"),
+        for process, why in ((str(os.getpid()), "does not record to a file"), ("999999999", "there is no process"),
                              ("no.trace", "no.trace"), (__file__, "not a memory trace")):
             run = tern("top", process)
             self.assertEqual(run.returncode, 2)
@@ -440,7 +440,7 @@ class Report(InFolder):
         self.record(self.trace)
         run = tern("report", self.trace, "-o", self.trace)
         self.assertEqual(run.returncode, 2)
-        self.assertIn("is the recording", run.stderr)
+        self.assertIn("is an input file", run.stderr)
         with open("/dev/full", "w") as full:
             run = subprocess.run([TERN, "report", self.trace], stdout=full, stderr=subprocess.PIPE, text=True,
                                  check=False)
@@ -582,7 +582,7 @@ class Replay(InFolder):
         path = checkerboard().write(self.folder / "run.trace")
         run = tern("replay", path, "--device", "sim?memory=1GiB")
         self.assertEqual((run.returncode, run.stdout), (2, ""))
-        self.assertRegex(run.stderr, r"^tern replay: the recording needs 1\.9 GiB at once, and 'sim:0\?memory=1GiB' has "
+        self.assertRegex(run.stderr, r"^tern replay: the recording needs 1\.9 GiB at once, but 'sim:0\?memory=1GiB' has "
                                      r"1\.0 GiB free of 1\.0 GiB\. .*memory=3GiB'\.\n$")
 
     def test_hostile_recordings_are_sentences_or_figures(self):
@@ -617,10 +617,10 @@ class Replay(InFolder):
 
     def test_wrong_use_is_a_sentence(self):
         path = checkerboard().write(self.folder / "run.trace")
-        for arguments, said in (([path, "--resource", "pool:strict"], "'pool:strict' is not a resource"),
-                                ([path, "--of", "cuda:7"], "has no memory 'cuda:7'. It has sim:0."),
-                                ([], "name either a file or --sample"),
-                                ([path, "--sample", "tables"], "name either a file or --sample"),
+        for arguments, said in (([path, "--resource", "pool:strict"], "'pool:strict' is not a valid resource"),
+                                ([path, "--of", "cuda:7"], "no allocations in 'cuda:7'. It has allocations in: sim:0."),
+                                ([], "specify either a recording or --sample"),
+                                ([path, "--sample", "tables"], "specify either a recording or --sample"),
                                 (["--sample", "x"], "there is no sample 'x'"),
                                 ([str(self.folder / "none")], "open failed"),
                                 ([TERN], "is not a memory trace")):
@@ -660,7 +660,7 @@ class Rehearse(InFolder):
         kept = self.folder / "kept.trace"
         run = tern("rehearse", "--trace", str(kept), "--memory", "1GiB", "--", TERN, "tour", "--device", "cuda:0")
         self.assertEqual(run.returncode, 1, "the tour finds zeros where it wrote something")
-        self.assertIn("Rehearsed on simulated devices with 1.0 GiB; the program ended with status 1.", run.stdout)
+        self.assertIn("Rehearsed on simulated devices with 1.0 GiB; the program exited with status 1.", run.stdout)
         self.assertRegex(run.stdout, r"(?m)^cuda:0: at .* were live of .* held: ")
         self.assertRegex(run.stdout, r"(?m)^  cuda:0: [\d.]+ MiB \(\d+ MiB\); ")
         self.assertEqual(run.stderr.count("keeps no contents"), 1, run.stderr)
@@ -691,10 +691,11 @@ class Rehearse(InFolder):
         self.assertEqual(found["smallest_bytes_with_limit"], (30 * 32 + 15 * 48 + 700) * MIB)
         run = tern("rehearse", path, "--memory", "2.5GiB")
         self.assertEqual(run.returncode, 1)
-        self.assertIn("Refused first: 700.0 MiB for blocks at board.cpp:17 on sim:0: out_of_memory, with 1.6 GiB live",
+        self.assertIn("First refused request: 700.0 MiB (tag 'blocks') at board.cpp:17 on sim:0 failed with "
+                      "out_of_memory. 1.6 GiB were live",
                       run.stdout)
-        self.assertRegex(run.stdout, r"with 2\.0 MiB less, 700\.0 MiB for blocks at board\.cpp:17 are refused\. If the "
-                                     r"pool has a limit: 2\.3 GiB \(2380 MiB\)")
+        self.assertRegex(run.stdout, r"with 2\.0 MiB less, the device refuses 700\.0 MiB \(tag 'blocks'\) at "
+                                     r"board\.cpp:17\. A pool with a limit needs only 2\.3 GiB \(2380 MiB\)")
 
     def test_a_program_that_does_not_fit_says_what_is_refused_first(self):
         program = f"{EXAMPLES}/05_memory"
@@ -708,8 +709,8 @@ class Rehearse(InFolder):
         script = f"echo shown; {EXAMPLES}/06_buffers > /dev/null; {EXAMPLES}/05_memory > /dev/null; exit 3"
         run = tern("rehearse", "--", "sh", "-c", script, "--memory", "x")
         self.assertEqual(run.returncode, 1)
-        self.assertTrue(run.stdout.startswith("shown\nRehearsed on simulated devices with 141.0 GiB; the program ended "
-                                              "with status 3.\n  note: 2 processes recorded."), run.stdout)
+        self.assertTrue(run.stdout.startswith("shown\nRehearsed on simulated devices with 141.0 GiB; the program "
+                                              "exited with status 3.\n  note: 2 processes recorded."), run.stdout)
         self.assertIn("72.0 MiB were live", run.stdout)
 
     def test_more_devices(self):
@@ -724,15 +725,15 @@ class Rehearse(InFolder):
             made.add(Recording.ALLOCATE, 1, size)
             run = tern("rehearse", made.write(self.folder / "huge"))
             self.assertEqual(run.returncode, 2 if said else 1, run.stdout)
-            self.assertIn(said or "not even one of 16 TiB", run.stderr + run.stdout)
+            self.assertIn(said or "not even a device with 16 TiB", run.stderr + run.stdout)
 
     def test_wrong_use_is_a_sentence(self):
         path = checkerboard().write(self.folder / "run.trace")
-        for arguments, said in (([], "name either a recording, or a program after `--`"),
-                                ([path, "--", "true"], "name either a recording, or a program after `--`"),
+        for arguments, said in (([], "specify either a recording, or a program after `--`"),
+                                ([path, "--", "true"], "specify either a recording, or a program after `--`"),
                                 ([path, "--memory", "1MiB"], "--memory=1MiB is not accepted"),
-                                (["--", "/no/such/program"], "start failed"),
-                                (["--", "true"], "'true' ended with status 0 and recorded nothing"),
+                                (["--", "/no/such/program"], "program '/no/such/program' could not be started: No "),
+                                (["--", "true"], "'true' exited with status 0 and recorded nothing"),
                                 ([TERN], "is not a memory trace")):
             run = tern("rehearse", *arguments)
             self.assertEqual((run.returncode, run.stdout), (2, ""), arguments)
@@ -798,21 +799,21 @@ class Convert(unittest.TestCase):
             self.assertIn("<title>", page.read_text())
 
     def test_what_is_wrong_is_a_sentence(self):
-        self.refused(self.trace, self.folder / "run.json", sentence=r"names no format\. Use --format trace, pytorch")
-        self.refused(self.trace, self.trace, sentence="is the file that is read")
+        self.refused(self.trace, self.folder / "run.json", sentence=r"is not known\. Use --format trace, pytorch")
+        self.refused(self.trace, self.trace, sentence="is the input file")
         link = self.folder / "link.trace"
         link.symlink_to(self.trace)
-        self.refused(self.trace, link, sentence="is the file that is read")
+        self.refused(self.trace, link, sentence="is the input file")
         self.refused(self.folder / "none", self.folder / "a.csv", sentence="open failed")
-        self.refused(TERN, self.folder / "a.csv", sentence="is not a memory trace: it begins neither")
+        self.refused(TERN, self.folder / "a.csv", sentence=r"is not a memory trace\. Tern reads")
         self.refused(self.trace, self.folder / "no" / "a.csv", sentence="open failed")
         self.refused(self.trace, "/dev/null", "--format", "rmm", sentence="Write to a regular file")
         self.refused(self.trace, self.folder, "--format", "rmm", sentence="Write to a regular file")
         evil = self.folder / "evil.pickle"
         evil.write_bytes(b"\x80\x04cos\nsystem\n(U\x04truetR.")
-        self.refused(evil, self.folder / "a.csv", sentence="it has the opcode GLOBAL at byte 2")
+        self.refused(evil, self.folder / "a.csv", sentence="contains the pickle opcode GLOBAL at byte 2")
         evil.write_bytes(b"\x80\x04]")
-        self.refused(evil, self.folder / "a.csv", sentence="the bytes end at byte 3")
+        self.refused(evil, self.folder / "a.csv", sentence="unexpected end of the file at byte 3")
         self.assertEqual(tern("convert", "--format", "pdf", str(self.trace), "a").returncode, 2)
 
     def test_a_full_disk_leaves_the_old_file(self):

@@ -153,7 +153,7 @@ TEST(Comparison, CountsRefusalsEvictionsWaitsAndCopies) {
   EXPECT_EQ(after_of(found, "evicted"), 77u);
   EXPECT_EQ(after_of(found, "waits for budgets"), 555u);
   EXPECT_EQ(after_of(found, "waits of the host"), 1u);
-  EXPECT_EQ(after_of(found, "time of these waits"), 444u);
+  EXPECT_EQ(after_of(found, "time of host waits"), 444u);
   EXPECT_EQ(after_of(found, "waits between streams"), 1u);
   ASSERT_EQ(found.transfers.size(), 1u);
   EXPECT_EQ(found.transfers[0].calls.after, 1u);

@@ -155,7 +155,7 @@ TEST(Fragmented, NamesTheBlocksBetweenTheFreeRanges) {
   ASSERT_EQ(found.all.size(), 1u);
   EXPECT_EQ(found.all[0].kind, Finding::Kind::fragmented);
   const std::string& text = found.all[0].text;
-  EXPECT_TRUE(has(text, "code.cpp:7 asked for 2.9 KiB tagged 'tag 7' and was refused although"));
+  EXPECT_TRUE(has(text, "code.cpp:7 requested 2.9 KiB tagged 'tag 7' and was refused although"));
   EXPECT_TRUE(has(text, "4.9 KiB of 9.8 KiB held were free: the largest free range had 1000 B"));
   // The last live block has free memory on one side only.
   EXPECT_TRUE(has(text, "4 blocks (3.9 KiB) tagged 'tag 2', allocated at code.cpp:2, lay between"));
@@ -183,7 +183,7 @@ TEST(Refused, IsOneFindingForALine) {
   const Findings found = story.findings();
   ASSERT_EQ(found.all.size(), 1u);
   EXPECT_TRUE(has(found.all[0].text,
-                  "code.cpp:7 asked for 5.9 KiB without a tag and was refused 20 times"));
+                  "code.cpp:7 requested 5.9 KiB without a tag and was refused 20 times"));
 }
 
 TEST(Refused, NamesTheSmallestAndTheLargestRequest) {
@@ -192,7 +192,7 @@ TEST(Refused, NamesTheSmallestAndTheLargestRequest) {
   for (const std::uint64_t bytes : {6000U, 9000U, 3000U}) story.refuse(bytes, 1000, 7);
   const Findings found = story.findings();
   ASSERT_EQ(found.all.size(), 1u);
-  EXPECT_TRUE(has(found.all[0].text, "asked for 2.9 KiB to 8.8 KiB without a tag"))
+  EXPECT_TRUE(has(found.all[0].text, "requested 2.9 KiB to 8.8 KiB without a tag"))
       << found.all[0].text;
 }
 
@@ -213,7 +213,7 @@ TEST(Refused, WhilePendingNamesTheStream) {
   const Findings found = story.findings();
   ASSERT_EQ(found.all.size(), 1u);
   EXPECT_EQ(found.all[0].kind, Finding::Kind::refused_pending);
-  EXPECT_TRUE(has(found.all[0].text, "while 7.8 KiB of 7.8 KiB held were freed, but not passed"));
+  EXPECT_TRUE(has(found.all[0].text, "while 7.8 KiB of 7.8 KiB held were pending: freed, but"));
   EXPECT_TRUE(has(found.all[0].text, "on stream 'stream 2' at code.cpp:3"));
 }
 
@@ -238,12 +238,12 @@ TEST(BlockedReuse, NamesTheStreamAndBothLines) {
   const std::string& text = found.all[0].text;
   EXPECT_TRUE(
       has(text,
-          "stream 'stream 2' was behind, so memory that was freed on it at code.cpp:3 could "
-          "not be used again."))
+          "stream 'stream 2' had not passed the frees at code.cpp:3, so the pool could not reuse "
+          "their memory."))
       << text;
   EXPECT_TRUE(has(text,
-                  "For requests at code.cpp:1, the pool grew 9 times instead: 8.8 KiB of 9.8 "
-                  "KiB that it held at most were needed only because of that."))
+                  "For requests at code.cpp:1, the pool grew 9 times instead: 8.8 KiB of its "
+                  "peak of 9.8 KiB held were needed only for this reason."))
       << text;
 }
 
@@ -336,7 +336,7 @@ TEST(Findings, NameTheLineThatEvictsAgainAndAgain) {
   story.add(EventKind::evict, 1500, 9, 9);
   const Findings found = story.findings();
   ASSERT_EQ(found.all.size(), 1u);
-  EXPECT_TRUE(has(found.all[0].text, "2 copies with 2.4 KiB, 2.5 times")) << found.all[0].text;
+  EXPECT_TRUE(has(found.all[0].text, "2 copies (2.4 KiB), 2.5 times")) << found.all[0].text;
   EXPECT_TRUE(has(found.all[0].text, "code.cpp:9"));
 }
 

@@ -146,41 +146,41 @@ TEST(PickleOpcodes, ThoseThatMakeObjectsAreRefusedByName) {
                                                        {"p0\n", "PUT"}};
   for (const auto& [opcode, name] : cases) {
     const std::string text = failure_of("\x80\x04NN"s + opcode + ".");
-    EXPECT_NE(text.find("it has the opcode "s + name + " at byte 4."), text.npos) << text;
+    EXPECT_NE(text.find("contains the pickle opcode "s + name + " at byte 4,"), text.npos) << text;
   }
 }
 
 TEST(BadPickles, AreFailuresWithTheByte) {
   const std::pair<std::string, const char*> cases[] = {
-      {"", "the bytes end at byte 0"},
-      {"\x80", "the bytes end at byte 0"},
-      {"\x80\x02", "the bytes end at byte 2"},
-      {"\x80\x06N.", "an unknown protocol at byte 0"},
-      {"\x80\x02.", "a value is missing at byte 2"},
+      {"", "unexpected end of the file at byte 0"},
+      {"\x80", "unexpected end of the file at byte 0"},
+      {"\x80\x02", "unexpected end of the file at byte 2"},
+      {"\x80\x06N.", "an unknown pickle protocol at byte 0"},
+      {"\x80\x02.", "no value on the stack at byte 2"},
       {"\x80\x02\xffN.", "an unknown opcode at byte 2"},
-      {"\x80\x02X\xff\xff\xff\xff.", "the bytes end at byte 2"},
-      {"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xff.", "the bytes end at byte 2"},
-      {"\x80\x04\x96\xff\xff\xff\xff\xff\xff\xff\x7f.", "the bytes end at byte 2"},
-      {"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\xffN.", "the bytes end at byte 2"},
-      {"\x80\x02\x8b\xff\xff\xff\xff.", "the bytes end at byte 2"},
-      {"\x80\x02Nh\x05.", "a value is not in the memo at byte 3"},
-      {"\x80\x02Nq\x05h\x02.", "a value is not in the memo at byte 5"},
-      {"\x80\x02Nr\xff\xff\xff\x7f.", "a number of the memo is too large at byte 3"},
-      {"\x80\x02q\x01.", "a value is missing at byte 2"},
-      {"\x80\x02Nu.", "a mark is missing at byte 3"},
-      {"\x80\x02N(NNu.", "a list or dict is missing at byte 6"},
-      {"\x80\x02](NNu.", "a list or dict is missing at byte 6"},
-      {"\x80\x02}(NNe.", "a list or dict is missing at byte 6"},
-      {"\x80\x02}(Nu.", "a key has no value at byte 5"},
-      {"\x80\x02(Nd.", "a key has no value at byte 4"},
-      {"\x80\x02N(a.", "a value is missing at byte 4"},
-      {"\x80\x02](Na.", "a value is missing at byte 5"},
-      {"\x80\x02Na.", "a value is missing at byte 3"},
-      {"\x80\x02N\x86.", "a value is missing at byte 3"},
-      {"\x80\x02(Ns.", "a value is missing at byte 4"},
+      {"\x80\x02X\xff\xff\xff\xff.", "unexpected end of the file at byte 2"},
+      {"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xff.", "unexpected end of the file at byte 2"},
+      {"\x80\x04\x96\xff\xff\xff\xff\xff\xff\xff\x7f.", "unexpected end of the file at byte 2"},
+      {"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\xffN.", "unexpected end of the file at byte 2"},
+      {"\x80\x02\x8b\xff\xff\xff\xff.", "unexpected end of the file at byte 2"},
+      {"\x80\x02Nh\x05.", "a reference to an empty memo entry at byte 3"},
+      {"\x80\x02Nq\x05h\x02.", "a reference to an empty memo entry at byte 5"},
+      {"\x80\x02Nr\xff\xff\xff\x7f.", "a memo index larger than the file at byte 3"},
+      {"\x80\x02q\x01.", "no value on the stack at byte 2"},
+      {"\x80\x02Nu.", "no mark on the stack at byte 3"},
+      {"\x80\x02N(NNu.", "no list or dict on the stack at byte 6"},
+      {"\x80\x02](NNu.", "no list or dict on the stack at byte 6"},
+      {"\x80\x02}(NNe.", "no list or dict on the stack at byte 6"},
+      {"\x80\x02}(Nu.", "a dict key without a value at byte 5"},
+      {"\x80\x02(Nd.", "a dict key without a value at byte 4"},
+      {"\x80\x02N(a.", "no value on the stack at byte 4"},
+      {"\x80\x02](Na.", "no value on the stack at byte 5"},
+      {"\x80\x02Na.", "no value on the stack at byte 3"},
+      {"\x80\x02N\x86.", "no value on the stack at byte 3"},
+      {"\x80\x02(Ns.", "no value on the stack at byte 4"},
       {"\x80\x02"
        "0.",
-       "a value is missing at byte 2"},
+       "no value on the stack at byte 2"},
   };
   for (const auto& [bytes, sentence] : cases) {
     // Literals end at a zero byte, but none of these has one.

@@ -1,4 +1,4 @@
-// Memory snapshots of PyTorch as memory traces, and memory traces as snapshots.
+// PyTorch memory snapshots as memory traces, and memory traces as snapshots.
 
 #include "tools/formats/pytorch_snapshot.hpp"
 
@@ -201,8 +201,7 @@ TEST_F(PytorchSnapshot, WithoutTimesTheOrderIsTheTime) {
   EXPECT_EQ(seen.blocks.at(0).end, 2000u);
   ASSERT_EQ(seen.notes.size(), 2u);
   EXPECT_EQ(seen.notes[0], "1 events of unknown kinds were skipped.");
-  EXPECT_EQ(seen.notes[1],
-            "The snapshot has no times. Each event is shown 1 us after the one before it.");
+  EXPECT_EQ(seen.notes[1], "The snapshot has no timestamps. Events are shown 1 us apart.");
 }
 
 TEST_F(PytorchSnapshot, ASnapshotWithoutEventsShowsWhatWasLive) {
@@ -265,8 +264,8 @@ TEST_F(PytorchSnapshot, OfEqualKeysTheLastCounts) {
 }
 
 TEST_F(PytorchSnapshot, WhatIsWrongIsNamed) {
-  EXPECT_NE(failure_of(Dict{{"a", 1}}).find("not a memory snapshot of PyTorch"), std::string::npos);
-  EXPECT_NE(failure_of(7).find("not a memory snapshot of PyTorch"), std::string::npos);
+  EXPECT_NE(failure_of(Dict{{"a", 1}}).find("not a PyTorch memory snapshot"), std::string::npos);
+  EXPECT_NE(failure_of(7).find("not a PyTorch memory snapshot"), std::string::npos);
   const auto bad_event = [&](Dict one) {
     return failure_of(snapshot({}, {List{event("snapshot", 0, 0, 1), std::move(one)}}));
   };
@@ -311,7 +310,7 @@ TEST(HostileSnapshots, RepeatedListsEndSoon) {
       repeated("](" + std::string(100'000, '}') + "e", 100'000, "device_traces");
   const Result<MemoryTrace> many = try_parse_pytorch_snapshot(traces);
   ASSERT_FALSE(many);
-  EXPECT_NE(many.failure().text().find("repeats its lists so often"), std::string::npos);
+  EXPECT_NE(many.failure().text().find("refers to the same lists so often"), std::string::npos);
   // 100,000 segments with the same 100,000 blocks.
   std::string segment(
       "}(U\x07"

@@ -164,8 +164,10 @@ TEST(RecordedAllocationsTest, AreOfTheDeviceWithTheHighestPeak) {
             (std::vector<std::size_t>{900}));
   const Result<RecordedAllocations> none = try_allocations_of(made.trace, "sim:7");
   ASSERT_FALSE(none);
-  EXPECT_EQ(none.failure().text(),
-            "the recording has no memory 'sim:7'. It has sim:1, sim:0, pinned memory of sim:0.");
+  EXPECT_EQ(
+      none.failure().text(),
+      "the recording has no allocations in 'sim:7'. It has allocations in: sim:1, sim:0, pinned "
+      "memory of sim:0.");
 }
 
 TEST(RecordedAllocationsTest, RefusedRequestsAreCountedAndLeftOut) {
@@ -183,7 +185,8 @@ TEST(RecordedAllocationsTest, AMillionStreamsShareAFew) {
   const RecordedAllocations recorded = allocations_of(made);
   EXPECT_EQ(recorded.streams, 1'000'000u);
   EXPECT_EQ(recorded.trace.stream_count, RecordedAllocations::max_streams);
-  EXPECT_EQ(recorded.notes().at(0), "1000000 streams of the recording share 128 streams.");
+  EXPECT_EQ(recorded.notes().at(0),
+            "The 1000000 streams of the recording share 128 streams of the device.");
 }
 
 TEST(RecordedAllocationsTest, SizesThatNoDeviceHasAreRefused) {

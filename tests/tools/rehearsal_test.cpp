@@ -40,11 +40,11 @@ TEST(ChildProgram, SaysHowItEnded) {
         .value();
   };
   EXPECT_TRUE(run("exit 0").is_success());
-  EXPECT_EQ(run("exit 3").text(), "ended with status 3");
-  EXPECT_EQ(run("test \"$TERN_REHEARSE\" = sim").text(), "ended with status 0");
+  EXPECT_EQ(run("exit 3").text(), "exited with status 3");
+  EXPECT_EQ(run("test \"$TERN_REHEARSE\" = sim").text(), "exited with status 0");
   const ChildEnd killed = run("kill -TERM $$");
   EXPECT_FALSE(killed.is_success());
-  EXPECT_EQ(killed.text(), "was ended by signal 15 (Terminated)");
+  EXPECT_EQ(killed.text(), "was killed by signal 15 (Terminated)");
   const Result<ChildEnd> none =
       try_run_child({.arguments = {"/no/such/program"}, .rehearsal = "sim", .trace = "x"});
   ASSERT_FALSE(none);

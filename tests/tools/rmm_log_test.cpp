@@ -1,4 +1,4 @@
-// Logs of RMM as memory traces.
+// RMM logs as memory traces.
 
 #include "tools/formats/rmm_log.hpp"
 

@@ -184,7 +184,7 @@ TEST_F(SummaryOf, ARefusalNamesWhatWasLive) {
   EXPECT_EQ(seen.tags[first.tags[0].tag], "weights");
   EXPECT_NE(seen.sites[first.site].find("trace_summary_test.cpp"), std::string::npos);
   EXPECT_EQ(seen.refusals[1].error, "out_of_budget 'small'");
-  EXPECT_NE(text_report(seen).find("4.0 MiB for batch"), std::string::npos);
+  EXPECT_NE(text_report(seen).find("4.0 MiB (tag 'batch')"), std::string::npos);
   pool.deallocate(weights, stream);
 }
 

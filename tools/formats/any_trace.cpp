@@ -52,13 +52,13 @@ Result<trace::MemoryTrace> try_read_any(const std::string& path) {
   // torch.save() writes archives, which begin with these letters.
   if (beginning.starts_with("PK\x03\x04")) {
     return Failure(ErrorCode::bad_format,
-                   "'{path}' is not a memory trace: it is a zip archive. Write the snapshot of "
-                   "PyTorch with torch.cuda.memory._dump_snapshot(), not with torch.save().")
+                   "'{path}' is not a memory trace: it is a zip archive. Write the PyTorch "
+                   "snapshot with torch.cuda.memory._dump_snapshot(), not with torch.save().")
         .with("path", path);
   }
   return Failure(ErrorCode::bad_format,
-                 "'{path}' is not a memory trace: it begins neither like a recording of Tern, nor "
-                 "like a memory snapshot of PyTorch, nor like a log of RMM.")
+                 "'{path}' is not a memory trace. Tern reads its own recordings, PyTorch memory "
+                 "snapshots and RMM logs.")
       .with("path", path);
 }
 

@@ -1,5 +1,5 @@
-// Reads a memory trace from a file of any format that Tern knows. The contents of the file decide,
-// and not its name.
+// Reads a memory trace from a file of any format that Tern knows. The contents of the file
+// determine the format; its name does not matter.
 
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace tern::tools {
 
-/// Reads a Tern memory trace, a memory snapshot of PyTorch, or a log of RMM. Fails with file if the
+/// Reads a Tern memory trace, a PyTorch memory snapshot, or an RMM log. Fails with file if the
 /// file cannot be read, and with invalid_argument or bad_format if it has another format or is
 /// damaged.
 [[nodiscard]] Result<trace::MemoryTrace> try_read_any(const std::string& path);

@@ -57,7 +57,7 @@ enum Opcode : std::uint8_t {
   op_frame = 0x95,
 };
 
-/// Returns the name of an opcode that the reader refuses, or null for a byte that is no opcode.
+/// Returns the name of an opcode that the reader refuses, or null for a byte that is not an opcode.
 const char* refused_name(std::uint8_t opcode) {
   switch (opcode) {
     case 'c':
@@ -136,17 +136,20 @@ class PickleReader {
     // Values, texts and members are counted in 32 bits.
     if (bytes_.size() >= UINT32_MAX / 2) {
       return Failure(ErrorCode::bad_format,
-                     "'{path}' has {bytes}, and a pickle may have 2 GiB. Record fewer events.")
+                     "'{path}' has {bytes}, but Tern reads only pickles that are smaller than "
+                     "2 GiB. Record fewer events: lower max_entries of "
+                     "torch.cuda.memory._record_memory_history().")
           .with_bytes("bytes", bytes_.size());
     }
     while (why_ == nullptr && !is_stopped_) step();
     if (why_ == nullptr) return std::move(pickle_);
     Failure failure(ErrorCode::bad_format,
                     refused_ == nullptr
-                        ? "'{path}' is no pickle that can be read: {why} at byte {at}. The file is "
+                        ? "'{path}' cannot be read as a pickle: {why} at byte {at}. The file is "
                           "truncated, damaged, or not a memory snapshot."
-                        : "'{path}' is no pickle that can be read: {why} {opcode} at byte {at}. "
-                          "Memory snapshots are dicts, lists, numbers and texts.");
+                        : "'{path}' contains the pickle opcode {opcode} at byte {at}, which Tern "
+                          "does not accept. A memory snapshot contains only dicts, lists, numbers "
+                          "and strings. Write it with torch.cuda.memory._dump_snapshot().");
     failure.with("why", why_).with("at", at_);
     if (refused_ != nullptr) failure.with("opcode", refused_);
     return failure;
@@ -164,7 +167,7 @@ class PickleReader {
 
   [[nodiscard]] std::string_view take(std::uint64_t count) {
     if (count > bytes_.size() - next_) {
-      fail("the bytes end");
+      fail("unexpected end of the file");
       return {};
     }
     const std::string_view taken = bytes_.substr(next_, static_cast<std::size_t>(count));
@@ -237,7 +240,7 @@ class PickleReader {
   /// Returns none if there is no value.
   Index pop() {
     if (stack_.size() <= floor()) {
-      fail("a value is missing");
+      fail("no value on the stack");
       return none_;
     }
     const Index value = stack_.back();
@@ -246,13 +249,13 @@ class PickleReader {
   }
   [[nodiscard]] Index top() {
     if (stack_.size() > floor()) return stack_.back();
-    fail("a value is missing");
+    fail("no value on the stack");
     return none_;
   }
   /// Takes the values behind the last mark, and the mark.
   std::vector<Index> pop_marked() {
     if (marks_.empty()) {
-      fail("a mark is missing");
+      fail("no mark on the stack");
       return {};
     }
     const auto first = stack_.begin() + marks_.back();
@@ -267,15 +270,15 @@ class PickleReader {
     push(add_container(Kind::tuple, std::move(values)));
   }
   void push_dict(std::vector<Index> values) {
-    if (values.size() % 2 != 0) return fail("a key has no value");
+    if (values.size() % 2 != 0) return fail("a dict key without a value");
     push(add_container(Kind::dict, std::move(values)));
   }
   /// Adds values to the list or dict on the stack.
   void extend(Kind kind, const std::vector<Index>& values) {
     const Index target = top();
     if (why_ != nullptr) return;
-    if (pickle_.nodes_[target].kind != kind) return fail("a list or dict is missing");
-    if (kind == Kind::dict && values.size() % 2 != 0) return fail("a key has no value");
+    if (pickle_.nodes_[target].kind != kind) return fail("no list or dict on the stack");
+    if (kind == Kind::dict && values.size() % 2 != 0) return fail("a dict key without a value");
     std::vector<Index>& contents = pickle_.contents_[pickle_.nodes_[target].value];
     contents.insert(contents.end(), values.begin(), values.end());
   }
@@ -283,8 +286,8 @@ class PickleReader {
   // --- The memo
 
   void put(std::uint64_t number) {
-    // Whoever writes pickles counts the numbers from 0, and each takes a byte at least.
-    if (number > bytes_.size()) return fail("a number of the memo is too large");
+    // Writers of pickles count from 0, and each entry takes at least one byte.
+    if (number > bytes_.size()) return fail("a memo index larger than the file");
     if (number >= memo_.size()) memo_.resize(static_cast<std::size_t>(number) + 1, no_value);
     Index& slot = memo_[static_cast<std::size_t>(number)];
     if (slot == no_value) ++memo_count_;
@@ -292,7 +295,7 @@ class PickleReader {
   }
   void get(std::uint64_t number) {
     if (number >= memo_.size() || memo_[static_cast<std::size_t>(number)] == no_value) {
-      return fail("a value is not in the memo");
+      return fail("a reference to an empty memo entry");
     }
     push(memo_[static_cast<std::size_t>(number)]);
   }
@@ -306,7 +309,7 @@ class PickleReader {
     if (!step_constant(opcode) && !step_text(opcode) && !step_container(opcode) &&
         !step_machine(opcode)) {
       refused_ = refused_name(opcode);
-      fail(refused_ != nullptr ? "it has the opcode" : "an unknown opcode");
+      fail(refused_ != nullptr ? "an opcode that is not accepted" : "an unknown opcode");
     }
   }
   bool step_constant(std::uint8_t opcode) {
@@ -394,12 +397,12 @@ class PickleReader {
     switch (opcode) {
       case op_protocol: {
         const std::uint64_t version = take_number(1);
-        if (version > last_protocol) fail("an unknown protocol");
+        if (version > last_protocol) fail("an unknown pickle protocol");
         return true;
       }
       case op_frame:
-        // Frames help those who read from a stream.
-        if (take_number(8) > bytes_.size() - next_) fail("the bytes end");
+        // Frames are for readers of a stream.
+        if (take_number(8) > bytes_.size() - next_) fail("unexpected end of the file");
         return true;
       case op_mark:
         return marks_.push_back(static_cast<std::uint32_t>(stack_.size())), true;

@@ -6,8 +6,8 @@
 // The reader knows protocols 2 to 5. It constructs no objects: an opcode that would make one fails,
 // and the failure names the opcode. A pickle may be damaged or made to harm its reader: every
 // length and index is checked, nothing is recursive, and reading needs memory in proportion to the
-// number of bytes. Values may refer to one value several times, or to themselves, so whoever visits
-// them must bound the visit.
+// number of bytes. Values may refer to one value several times, or to themselves, so a caller that
+// visits them must bound the number of visits.
 
 #pragma once
 

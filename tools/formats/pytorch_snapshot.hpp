@@ -1,4 +1,4 @@
-// Reads and writes memory snapshots of PyTorch: what torch.cuda.memory._dump_snapshot() writes, and
+// Reads and writes PyTorch memory snapshots: what torch.cuda.memory._dump_snapshot() writes, and
 // what torch.cuda.memory._snapshot() returns, as a pickle.
 //
 // A snapshot has the segments of the caching allocator with their blocks at one moment, and for
@@ -17,8 +17,8 @@
 
 namespace tern::tools {
 
-/// Fails with file if the file cannot be read, and with bad_format if it is no snapshot. A list of
-/// events is a ring in PyTorch: blocks whose allocation it has lost are allocated when the trace
+/// Fails with file if the file cannot be read, and with bad_format if it is not a snapshot. A list
+/// of events is a ring in PyTorch: blocks whose allocation it has lost are allocated when the trace
 /// begins.
 [[nodiscard]] Result<trace::MemoryTrace> try_read_pytorch_snapshot(const std::string& path);
 

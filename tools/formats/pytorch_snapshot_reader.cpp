@@ -63,7 +63,7 @@ constexpr std::pair<std::string_view, Index BlockFields::*> block_names[] = {
     {"frames", &BlockFields::frames},
     {"history", &BlockFields::history}};
 
-/// Versions before 2.1 have the requested size and the frames of a block in here.
+/// Versions before 2.1 have the requested size and the frames of a block in its history.
 struct HistoryFields {
   Index real_size = absent, frames = absent;
 };
@@ -149,10 +149,9 @@ class SnapshotReader {
     if (!failure_) failure_ = failure;
   }
   void fail_field(const char* record, std::uint64_t index, const char* field) {
-    fail(Failure(
-             ErrorCode::bad_format,
-             "{record} {index} of '{path}' has no valid '{field}'. The file is damaged, or not a "
-             "memory snapshot of PyTorch.")
+    fail(Failure(ErrorCode::bad_format,
+                 "{record} {index} of '{path}' has no valid '{field}'. The file is damaged or is "
+                 "not a PyTorch memory snapshot.")
              .with("record", record)
              .with("index", index)
              .with("field", field));
@@ -165,7 +164,8 @@ class SnapshotReader {
     }
     fail(Failure(
         ErrorCode::bad_format,
-        "'{path}' repeats its lists so often that it is not a memory snapshot of PyTorch."));
+        "'{path}' is not a PyTorch memory snapshot: it refers to the same lists so often that it "
+        "has more values than bytes. Write it with torch.cuda.memory._dump_snapshot()."));
     return false;
   }
   template <class Fields>
@@ -286,7 +286,7 @@ class SnapshotReader {
     }
     if (root.segments == absent && root.device_traces == absent) {
       return fail(Failure(ErrorCode::bad_format,
-                          "'{path}' is a pickle, but not a memory snapshot of PyTorch: it has no "
+                          "'{path}' is a pickle, but not a PyTorch memory snapshot: it has no "
                           "'segments' and no 'device_traces'. Write it with "
                           "torch.cuda.memory._dump_snapshot()."));
     }
@@ -327,7 +327,7 @@ class SnapshotReader {
     LiveBlock block;
     block.bytes =
         number_of(fields.requested_size).value_or(number_of(history.real_size).value_or(size));
-    // More than the block has would be a lie.
+    // A damaged file may claim more than the block has.
     block.bytes = std::min(block.bytes, size);
     block.stream = stream;
     block.site = site_of(fields.frames != absent ? fields.frames : history.frames);
@@ -492,11 +492,10 @@ class SnapshotReader {
         devices_, [](const auto& device) { return !device.second.events.empty(); });
     if (!has_events) {
       trace_.notes.emplace_back(
-          "The snapshot has no events, only the blocks that were live. Call "
+          "The snapshot has no events, only the live blocks. Call "
           "torch.cuda.memory._record_memory_history() at the beginning of the program.");
     } else if (!has_times_) {
-      trace_.notes.emplace_back(
-          "The snapshot has no times. Each event is shown 1 us after the one before it.");
+      trace_.notes.emplace_back("The snapshot has no timestamps. Events are shown 1 us apart.");
     }
   }
 

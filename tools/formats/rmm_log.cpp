@@ -69,7 +69,7 @@ std::optional<std::array<std::string_view, 6>> columns_of(std::string_view line)
 /// Turns lines into events.
 class Reader {
  public:
-  /// Returns false for a line that is not as described.
+  /// Returns false if the line is not valid.
   bool add(std::string_view line) {
     const auto columns = columns_of(line);
     if (!columns) return false;
@@ -159,9 +159,11 @@ Result<MemoryTrace> try_read_rmm_log(const std::string& path) {
   for (std::uint64_t number = 2; std::getline(file, line); ++number) {
     const std::string_view text = trimmed(line);
     if (text.empty() || reader.add(text)) continue;
-    return Failure(ErrorCode::invalid_argument,
-                   "line {line} of '{value}' is no line of an RMM log, which has a thread, a time "
-                   "such as 13:36:25.466713, an action, an address, a size and a stream.")
+    return Failure(
+               ErrorCode::invalid_argument,
+               "line {line} of '{value}' is not a valid line of an RMM log. Expected: a thread, "
+               "a time such as 13:36:25.466713, an action (allocate, free or allocate failure), "
+               "an address, a size and a stream, separated by commas.")
         .with("name", "path")
         .with("line", number)
         .with("value", path);

@@ -100,12 +100,13 @@ class LogWriter {
     std::vector<std::string> notes;
     if (resources_.size() > 1) {
       notes.push_back(
-          fmt::format("A log of RMM has one resource. Blocks of {} resources are in it together.",
+          fmt::format("An RMM log does not name resources. The blocks of {} resources are merged.",
                       resources_.size()));
     }
     if (!trace_.events.empty() && trace_.events.back().time_ns - trace_.events.front().time_ns >
                                       seconds_per_day * us_per_second * 1000) {
-      notes.emplace_back("A log of RMM has times of the day, but the trace is longer than a day.");
+      notes.emplace_back(
+          "An RMM log has times of day without dates, but the trace is longer than one day.");
     }
     return notes;
   }

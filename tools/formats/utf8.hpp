@@ -9,7 +9,8 @@
 
 namespace tern::tools {
 
-/// A character of a text: its length, or 0 if the bytes are no valid character, and its code point.
+/// A character of a text: its length, or 0 if the bytes are not a valid character, and its code
+/// point.
 struct Utf8Character {
   std::size_t bytes = 0;
   std::uint32_t point = 0;

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "core/file_failure.hpp"
+#include "tern/core/error.hpp"
 
 namespace tern::tools {
 namespace {
@@ -38,6 +38,16 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   for (std::string& text : texts) pointers.push_back(text.data());
   pointers.push_back(nullptr);
   return pointers;
+}
+
+/// `sentence` has the fields path and why. The path is added last, because it can be long.
+Failure program_failure(const char* sentence, const std::string& path, const char* call, int code) {
+  char buffer[128] = "";
+  return Failure(ErrorCode::file, sentence)
+      .with("call", call)
+      .with("os_code", static_cast<std::uint64_t>(code))
+      .with("why", strerror_r(code, buffer, sizeof buffer))
+      .with("path", path);
 }
 
 /// Returns the error of posix_spawnp().
@@ -84,19 +94,23 @@ std::vector<std::string> environment_of(const ChildOptions& options) {
 }
 
 std::string ChildEnd::text() const {
-  if (signal == 0) return fmt::format("ended with status {}", status);
-  return fmt::format("was ended by signal {} ({})", signal, strsignal(signal));
+  if (signal == 0) return fmt::format("exited with status {}", status);
+  return fmt::format("was killed by signal {} ({})", signal, strsignal(signal));
 }
 
 Result<ChildEnd> try_run_child(const ChildOptions& options) {
   const IgnoredSignal interrupt(SIGINT), quit(SIGQUIT);
   pid_t child = 0;
   if (const int error = spawn(options, child); error != 0) {
-    return file_failure(options.arguments.front(), "start", error);
+    return program_failure(
+        "program '{path}' could not be started: {why}. Check the path of the program.",
+        options.arguments.front(), "start", error);
   }
   int status = 0;
   while (waitpid(child, &status, 0) < 0) {
-    if (errno != EINTR) return file_failure(options.arguments.front(), "wait", errno);
+    if (errno == EINTR) continue;
+    return program_failure("waiting for program '{path}' failed: {why}.", options.arguments.front(),
+                           "wait", errno);
   }
   ChildEnd end;
   if (WIFSIGNALED(status)) {

@@ -25,7 +25,7 @@ struct ChildEnd {
   int signal = 0;
 
   [[nodiscard]] bool is_success() const { return status == 0 && signal == 0; }
-  /// "ended with status 3"
+  /// "exited with status 3"
   [[nodiscard]] std::string text() const;
 };
 

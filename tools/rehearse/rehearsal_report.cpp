@@ -24,15 +24,15 @@ using trace::MemoryTrace;
 constexpr std::size_t error_codes = 0 TERN_FOR_EACH_ERROR_CODE(TERN_CODE);
 #undef TERN_CODE
 
-/// "1.5 GiB for activations at src/model.cpp:88"
+/// "1.5 GiB (tag 'activations') at src/model.cpp:88"
 std::string words_of(const RefusedRequest& one) {
-  return fmt::format("{} for {} at {}", format_bytes(one.bytes), plain(one.tag), plain(one.site));
+  return fmt::format("{} ({}) at {}", format_bytes(one.bytes), tag_words(one.tag), plain(one.site));
 }
 
 std::string sentence_of(const RefusedRequest& one) {
-  std::string text = fmt::format("{} on {}: {}, with {} live", words_of(one), plain(one.device),
-                                 plain(one.error), format_bytes(one.live_bytes));
-  if (one.held_bytes > 0) text += fmt::format(" of {} held", format_bytes(one.held_bytes));
+  std::string text = fmt::format("{} on {} failed with {}. {} were live", words_of(one),
+                                 plain(one.device), plain(one.error), format_bytes(one.live_bytes));
+  if (one.held_bytes > 0) text += fmt::format(", and {} were held", format_bytes(one.held_bytes));
   return text + ".";
 }
 
@@ -80,22 +80,23 @@ std::string size_text(std::size_t bytes) {
 
 std::string text_of(const RehearsedDevice& one) {
   const std::string name = plain(one.name);
-  if (!one.smallest) return fmt::format("  {}: none, not even one of 16 TiB\n", name);
+  if (!one.smallest)
+    return fmt::format("  {}: not even a device with 16 TiB is large enough\n", name);
   std::string text = fmt::format("  {}: {}", name, size_text(one.smallest->smallest.device_bytes));
   if (one.refused_by_one_less) {
-    text += fmt::format("; with {} less, {} are refused", format_bytes(device_granule_bytes),
+    text += fmt::format("; with {} less, the device refuses {}", format_bytes(device_granule_bytes),
                         words_of(*one.refused_by_one_less));
   } else {
-    text += "; no smaller one holds the live bytes";
+    text += "; a smaller device cannot hold the live bytes";
   }
   if (one.smallest_with_limit) {
     const std::size_t limited = one.smallest_with_limit->smallest.device_bytes;
     if (limited < one.smallest->smallest.device_bytes) {
-      text += fmt::format(". If the pool has a limit: {}", size_text(limited));
+      text += fmt::format(". A pool with a limit needs only {}", size_text(limited));
     }
   }
   if (one.refused_requests > 0) {
-    text += fmt::format(". {} requests were refused, so the program may need more",
+    text += fmt::format(". The recording has {} refused requests, so the program may need more",
                         one.refused_requests);
   }
   return text + "\n";
@@ -153,21 +154,21 @@ std::string RehearsalReport::text() const {
   if (end) add("; the program {}", end->text());
   add(".\n");
   if (recordings > 1) {
-    add("  note: {} processes recorded. The one with the highest peak is shown.\n", recordings);
+    add("  note: {} processes recorded. Shown is the process with the highest peak.\n", recordings);
   }
   text += text_report(summary);
   if (!devices.empty()) {
-    add("\nSmallest device for these allocations, with one pool, in steps of {}:\n",
+    add("\nSmallest device that serves these allocations with one pool, in steps of {}:\n",
         format_bytes(device_granule_bytes));
   }
   for (const RehearsedDevice& one : devices) text += text_of(one);
   for (const RehearsedDevice& one : devices) {
     if (!one.trial || !one.trial->fits()) continue;
-    add("\n{} fits on a device with {}: at most {} are held.\n", plain(one.name),
-        format_bytes(memory_bytes), format_bytes(one.trial->peak_held_bytes));
+    add("\nThe allocations of {} fit on a device with {}. The pool holds at most {}.\n",
+        plain(one.name), format_bytes(memory_bytes), format_bytes(one.trial->peak_held_bytes));
   }
   if (const std::optional<RefusedRequest> first = first_refused()) {
-    add("\nRefused first: {}\n", sentence_of(*first));
+    add("\nFirst refused request: {}\n", sentence_of(*first));
   }
   return text;
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t page_bytes = 2 * mib;
 
-/// What a person would notice: a fiftieth of the memory, a tenth of the calls.
+/// Smaller differences do not matter to a user: 2 % of the memory, 10 % of the calls.
 constexpr double memory_share = 0.02, call_share = 0.1;
 constexpr std::uint64_t min_calls = 10;
 
@@ -60,14 +60,14 @@ std::string join_phrases(const std::vector<Change>& changes) {
 
 std::string sentence_of(const Recommendation& one, const ContestResult& base) {
   const auto times = [](const ContestResult& result) {
-    return fmt::format("{:.0f} and {:.0f} ns", result.cold().ns_per_call,
+    return fmt::format("{:.0f} ns cold and {:.0f} ns warm", result.cold().ns_per_call,
                        result.warm().ns_per_call);
   };
   std::string text = fmt::format("{} {}", one.result.setting.text(), join_phrases(one.gains));
   if (!one.costs.empty()) text += fmt::format(", but {}", join_phrases(one.costs));
-  text += fmt::format(". A call, cold and warm: {} instead of {}", times(one.result), times(base));
+  text += fmt::format(". A call takes {} instead of {}", times(one.result), times(base));
   if (one.result.setting.pool.initial_bytes > 0) {
-    text += fmt::format("; the pool is made in {}",
+    text += fmt::format(". Creating the pool takes {}",
                         time_text(static_cast<std::uint64_t>(one.result.setup_ns)));
   }
   return text + ".";

@@ -24,7 +24,7 @@ using trace::EventKind;
 using trace::MemoryEvent;
 using trace::MemoryTrace;
 
-/// One memory of the recording: its blocks and its calls.
+/// The blocks and calls of one device, in one kind of memory.
 struct Memory {
   std::string name;
   bool is_device_memory = true;
@@ -225,14 +225,14 @@ Result<RecordedAllocations> try_allocations_of(const MemoryTrace& trace, std::st
     for (const Memory& one : memories) {
       if (names.size() < 8) names.push_back(one.name);
     }
-    return refuse("the recording has no memory '{wanted}'. It has {names}.")
+    return refuse("the recording has no allocations in '{wanted}'. It has allocations in: {names}.")
         .with("names", fmt::format("{}", fmt::join(names, ", ")))
         .with("wanted", name);
   }
   if (chosen->is_too_large || chosen->highest() == std::numeric_limits<std::uint64_t>::max()) {
     return refuse(
-        "more than 16 EiB of the recording are live at once, more than any device has. The file is "
-        "damaged.");
+        "more than 16 EiB are live at once in the recording. No device has that much memory, so "
+        "the file is damaged.");
   }
   std::iter_swap(memories.begin(), chosen);
   RecordedAllocations result = result_of(std::move(memories.front()));
@@ -271,25 +271,28 @@ std::vector<std::string> RecordedAllocations::notes() const {
     if (count > 0) notes.push_back(std::move(text));
   };
   add(earlier_blocks,
-      fmt::format("{} blocks were allocated before the recording. A pass begins with them.",
+      fmt::format("{} blocks were allocated before the recording. Each pass allocates them first.",
                   earlier_blocks));
   add(double_frees,
-      fmt::format("{} frees are of blocks that are free already, and are left out.", double_frees));
-  add(missing_frees,
-      fmt::format("{} frees are missing. Their blocks end when the address is allocated again.",
-                  missing_frees));
-  add(refused_requests, fmt::format("{} requests were refused in the recording, and are left out.",
-                                    refused_requests));
+      fmt::format("{} frees are skipped, because their blocks are already free.", double_frees));
+  add(missing_frees, fmt::format("{} frees are missing. The replay frees these blocks when their "
+                                 "address is allocated again.",
+                                 missing_frees));
+  add(refused_requests,
+      fmt::format("{} requests are skipped, because they were refused in the recording.",
+                  refused_requests));
   add(streams > max_streams ? streams : 0,
-      fmt::format("{} streams of the recording share {} streams.", streams, max_streams));
+      fmt::format("The {} streams of the recording share {} streams of the device.", streams,
+                  max_streams));
   constexpr std::size_t max_others = 3;
   for (std::size_t i = 0; i < std::min(others.size(), max_others); ++i) {
-    notes.push_back(fmt::format("{} blocks of '{}' (peak {}) are left out. Replay them with --of.",
-                                others[i].blocks, others[i].name,
-                                format_bytes(others[i].peak_bytes)));
+    notes.push_back(
+        fmt::format("{} blocks in '{}' (peak {}) are not replayed. To replay them, use --of.",
+                    others[i].blocks, others[i].name, format_bytes(others[i].peak_bytes)));
   }
   add(others.size() > max_others ? 1 : 0,
-      fmt::format("{} more memories of the recording are left out.", others.size() - max_others));
+      fmt::format("Blocks on {} more devices or in other kinds of memory are not replayed.",
+                  others.size() - max_others));
   return notes;
 }
 

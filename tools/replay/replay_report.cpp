@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* row_format =
-    "  {:<28} {:>8} {:>8} {:>8} {:>8} {:>10} {:>6} {:>10} {:>5} {:>8}\n";
+    "  {:<28} {:>8} {:>8} {:>8} {:>8} {:>10} {:>6} {:>10} {:>13} {:>8}\n";
 
 /// Three digits: 0.97, 58.3, 1240.
 std::string digits(double value) {
@@ -98,16 +98,16 @@ std::string ReplayReport::text() const {
       facts.allocations, recording.trace.steps.size() - facts.allocations, recording.streams,
       plain(recording.name), format_bytes(facts.peak_bytes));
   for (const std::string& note : recording.notes()) add("  note: {}\n", plain(note));
-  add("replayed on {}, {} passes; a call is a request or a free\n\n", plain(device), passes);
+  add("replayed on {} in {} passes; a call is an allocation or a free\n\n", plain(device), passes);
   text += fmt::format(fmt::runtime(row_format), "", "ns/call", "ns/call", "driver", "calls", "peak",
-                      "held /", "free at", "frag-", "");
+                      "held /", "free at", "", "");
   text += fmt::format(fmt::runtime(row_format), "resource", "cold", "warm", "cold", "warm", "held",
-                      "live", "the peak", "ments", "refusals");
+                      "live", "the peak", "fragmentation", "refusals");
   for (const ContestResult& one : results) text += row_of(one);
   if (!recommendations) return text;
   add("\n");
   if (recommendations->empty()) {
-    add("No setting of the pool that was tried is better than these.\n");
+    add("No other pool setting that was tried improves a figure.\n");
     return text;
   }
   const auto add_list = [&](bool has_costs, const char* title) {
@@ -117,7 +117,7 @@ std::string ReplayReport::text() const {
       add("{}  {}\n", std::exchange(before, ""), one.text);
     }
   };
-  add_list(false, "Recommended settings of the pool:\n");
+  add_list(false, "Recommended pool settings:\n");
   add_list(true, "Settings that improve one figure and worsen another:\n");
   return text;
 }

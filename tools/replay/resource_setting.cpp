@@ -12,13 +12,13 @@ namespace tern::tools {
 namespace {
 
 constexpr const char* accepts =
-    "pool, async or driver. Settings of a pool follow after colons: pages, segments, reuse, "
-    "independence, thread_caches, limit=SIZE, initial=SIZE and trim=SIZE, such as "
-    "pool:limit=8GiB:reuse";
+    "pool, async or driver. Pool settings follow after colons, such as pool:limit=8GiB:reuse. They "
+    "are pages, segments, reuse, independence, thread_caches, limit=SIZE, initial=SIZE and "
+    "trim=SIZE";
 
 Failure refuse(std::string_view text) noexcept {
   return Failure(ErrorCode::invalid_argument,
-                 "'{value}' is not a resource to replay on. Accepted: {accepts}.")
+                 "'{value}' is not a valid resource. Accepted: {accepts}.")
       .with("name", "resource")
       .with("accepts", accepts)
       .with("value", text);
@@ -105,15 +105,15 @@ std::string ResourceSetting::text() const {
 
 std::string resource_setting_help() {
   return "Resources:\n"
-         "  pool             the pool of the library; settings follow after colons:\n"
-         "    :limit=SIZE      hold at most this much\n"
-         "    :initial=SIZE    get this much when the pool is made\n"
-         "    :trim=SIZE       return memory above this size after each pass\n"
-         "    :pages           hold pages that can be remapped (default, if the device has them)\n"
+         "  pool             the pool of Tern; settings follow after colons:\n"
+         "    :limit=SIZE      hold at most this much memory\n"
+         "    :initial=SIZE    allocate this much memory when the pool is created\n"
+         "    :trim=SIZE       after each pass, return memory until this much is held\n"
+         "    :pages           hold pages and remap them (default if the device supports it)\n"
          "    :segments        hold contiguous segments\n"
-         "    :reuse           use memory of other streams before growing\n"
-         "    :independence    grow before using memory of other streams\n"
-         "    :thread_caches   large caches per stream from the start\n"
+         "    :reuse           reuse memory of other streams before growing\n"
+         "    :independence    grow before reusing memory of other streams\n"
+         "    :thread_caches   cache blocks of up to 16 MiB per stream from the start\n"
          "  async            the driver's stream-ordered allocator, such as cuMemAllocAsync\n"
          "  driver           one driver call per request and per free, such as cuMemAlloc";
 }

@@ -256,7 +256,7 @@ class Comparer {
     add("evictions", Unit::count, [](const TraceSummary& one) { return one.evictions.calls; });
     add("evicted", Unit::bytes, [](const TraceSummary& one) { return one.evictions.sum; });
     add("waits of the host", Unit::count, waits(true, &TraceSummary::WaitSum::calls));
-    add("time of these waits", Unit::nanoseconds, waits(true, &TraceSummary::WaitSum::took));
+    add("time of host waits", Unit::nanoseconds, waits(true, &TraceSummary::WaitSum::took));
     add("waits between streams", Unit::count, waits(false, &TraceSummary::WaitSum::calls));
     add("waits for budgets", Unit::nanoseconds,
         [](const TraceSummary& one) { return one.budget_waits.sum; });

@@ -121,7 +121,7 @@ class Rules {
     const TraceSummary::Refusal& one = *group.first;
     const Finding::Kind kind = kind_of(one);
     std::string text =
-        fmt::format("{}: {} asked for {} {} and was refused{}", device(one.device), line(one.site),
+        fmt::format("{}: {} requested {} {} and was refused{}", device(one.device), line(one.site),
                     size_range(group.least, group.most), tagged(one.tag), times(group.count));
     switch (kind) {
       case Finding::Kind::refused_pending:
@@ -137,12 +137,12 @@ class Rules {
   }
   [[nodiscard]] std::string pending_clause(const TraceSummary::Refusal& one,
                                            const Obstacles& obstacles) const {
-    std::string text =
-        fmt::format(" while {} of {} held were freed, but not passed by their streams",
-                    format_bytes(one.pending), format_bytes(one.held));
+    std::string text = fmt::format(
+        " while {} of {} held were pending: freed, but their streams had not passed the free",
+        format_bytes(one.pending), format_bytes(one.held));
     if (!obstacles.pending.empty()) {
       const Obstacles::Pending& most = obstacles.pending.front();
-      text += fmt::format(": most were freed on stream '{}' at {}", stream(most.stream),
+      text += fmt::format(". Most were freed on stream '{}' at {}", stream(most.stream),
                           line(most.site));
     }
     return text + '.';
@@ -261,9 +261,9 @@ class Rules {
       const std::uint32_t of = summary_.resources[one.resource].device;
       add(Finding::Kind::blocked_reuse, one.first_time, of,
           fmt::format(
-              "{}: stream '{}' was behind, so memory that was freed on it at {} could not be used "
-              "again. For requests at {}, the pool grew{} instead: {} of {} that it held at most "
-              "were needed only because of that.",
+              "{}: stream '{}' had not passed the frees at {}, so the pool could not reuse their "
+              "memory. For requests at {}, the pool grew{} instead: {} of its peak of {} held were "
+              "needed only for this reason.",
               device(of), stream(one.stream), line(one.free_site), line(one.site), times(one.times),
               format_bytes(one.avoidable), format_bytes(held)));
     }
@@ -281,9 +281,8 @@ class Rules {
     finding.has_device = false;
     finding.time = summary_.duration;
     finding.text = fmt::format(
-        "Unified buffers evicted {} copies with {}, {:.1f} times the highest peak of a device "
-        "({}): "
-        "most were evicted for {} (buffers {}, {}).",
+        "Unified buffers evicted {} copies ({}), {:.1f} times the highest peak of a device ({}). "
+        "Most made room for requests at {} (buffers {}, {}).",
         summary_.evictions.calls, format_bytes(summary_.evictions.sum),
         static_cast<double>(summary_.evictions.sum) /
             static_cast<double>(std::max<std::uint64_t>(peak, 1)),
@@ -299,8 +298,8 @@ class Rules {
     finding.has_device = false;
     finding.time = summary_.duration;
     finding.text = fmt::format(
-        "Requests waited for their budget{}, {} of a recording of {}: the longest waits were at {} "
-        "({}, {}).",
+        "Requests waited for their budget{}, for {} of a recording of {}: the longest waits were "
+        "at {} ({}, {}).",
         times(waits.calls), time_text(waits.sum), time_text(summary_.duration), line(most.site),
         tagged(most.tag), time_text(most.sum));
     findings_.all.push_back(std::move(finding));

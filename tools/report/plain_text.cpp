@@ -6,6 +6,7 @@
 #include "tools/formats/utf8.hpp"
 
 namespace tern::tools {
+
 std::string plain(std::string_view text) {
   std::string safe;
   while (!text.empty()) {
@@ -19,6 +20,10 @@ std::string plain(std::string_view text) {
     text.remove_prefix(std::max<std::size_t>(bytes, 1));
   }
   return safe;
+}
+
+std::string tag_words(std::string_view tag) {
+  return tag == "untagged" ? "untagged" : "tag '" + plain(tag) + "'";
 }
 
 std::string size_range(std::uint64_t least, std::uint64_t most) {

@@ -12,6 +12,9 @@ namespace tern::tools {
 /// direction of the text, and each byte that is not UTF-8.
 [[nodiscard]] std::string plain(std::string_view text);
 
+/// Returns "tag 'weights'", or "untagged" for the name of memory without a tag.
+[[nodiscard]] std::string tag_words(std::string_view tag);
+
 /// Returns "4.0 MiB", or "4.0 MiB to 24.0 MiB" if the sizes differ.
 [[nodiscard]] std::string size_range(std::uint64_t least, std::uint64_t most);
 

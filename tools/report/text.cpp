@@ -116,20 +116,25 @@ class Text {
   }
   void add_refusal(const RefusalRow& row) {
     const TraceSummary::Refusal& one = *row.first;
-    add("  {:>9}  {} for {} on {} at {}: {}", time_text(one.time), size_range(row.least, row.most),
-        plain(summary_.tags[one.tag]), plain(summary_.devices[one.device]),
+    add("  {:>9}  {} ({}) on {} at {}: {}", time_text(one.time), size_range(row.least, row.most),
+        tag_words(summary_.tags[one.tag]), plain(summary_.devices[one.device]),
         plain(summary_.sites[one.site]), plain(one.error));
     if (row.times > 1) add(", {} times", row.times);
     add("; {} were live", format_bytes(one.live));
     if (one.held > 0) add(" of {} held", format_bytes(one.held));
+    add_largest_tags(one);
     if (one.largest_free > 0) add(", largest free range {}", format_bytes(one.largest_free));
     if (one.pending > 0) add(", {} pending", format_bytes(one.pending));
     if (one.is_served_later) add(", served later");
-    for (std::size_t k = 0; k < std::min<std::size_t>(one.tags.size(), 3); ++k) {
-      add("{} {} {}", k == 0 ? ":" : ",", format_bytes(one.tags[k].bytes),
+    add("\n");
+  }
+  void add_largest_tags(const TraceSummary::Refusal& one) {
+    const std::size_t shown = std::min<std::size_t>(one.tags.size(), 3);
+    for (std::size_t k = 0; k < shown; ++k) {
+      add("{} {} '{}'", k == 0 ? " (largest tags:" : ",", format_bytes(one.tags[k].bytes),
           plain(summary_.tags[one.tags[k].tag]));
     }
-    add("\n");
+    if (shown > 0) add(")");
   }
   void add_growing_lines() {
     if (findings_.growing.empty()) return;
@@ -200,7 +205,7 @@ class Text {
       add("  {:<16} {:>10} in {} moves\n", one.reason, format_bytes(one.bytes), one.calls);
     }
     if (summary_.evictions.calls > 0) {
-      add("  {} copies with {} were evicted.\n", summary_.evictions.calls,
+      add("  {} copies ({}) were evicted.\n", summary_.evictions.calls,
           format_bytes(summary_.evictions.sum));
     }
     constexpr std::size_t max_kept = 10;
@@ -219,12 +224,12 @@ class Text {
   }
   void add_waits() {
     if (summary_.budget_waits.calls > 0) {
-      add("\nRequests waited for their budget {} times, {} together.\n",
+      add("\nRequests waited for their budget {} times, {} in total.\n",
           summary_.budget_waits.calls, time_text(summary_.budget_waits.sum));
     }
     if (summary_.wait_sums.empty()) return;
-    add("\nWho waited for whom:\n  {:>10} {:>8}  {:<16} {:<16} {}\n", "time", "times", "waits",
-        "for", "mostly at");
+    add("\nWho waited for whom:\n  {:>10} {:>8}  {:<16} {:<16} {}\n", "time", "times", "waiter",
+        "waited for", "mostly at");
     const std::size_t shown = std::min(summary_.wait_sums.size(), max_rows);
     for (std::size_t i = 0; i < shown; ++i) {
       const TraceSummary::WaitSum& one = summary_.wait_sums[i];

@@ -663,7 +663,7 @@ class SummaryBuilder {
     notes = trace_.notes;
     if (summary_.lost > 0) {
       notes.push_back(fmt::format(
-          "{} events are missing: they were lost, or the ring replaced them by newer ones.",
+          "{} events are missing: they were lost, or newer events replaced them in the ring.",
           summary_.lost));
     }
     if (!summary_.is_complete) {

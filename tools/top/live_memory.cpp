@@ -57,7 +57,7 @@ void LiveMemory::allocate(const MemoryEvent& event) {
 void LiveMemory::free(const MemoryEvent& event) {
   const auto at = blocks_.find(event.block);
   if (at == blocks_.end()) {
-    // Blocks of before the recording stay here: a set of numbers, however large they were.
+    // Blocks from before the recording have no allocation, so their numbers stay in the set.
     early_frees_.insert(event.block);
     return;
   }

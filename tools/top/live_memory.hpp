@@ -1,4 +1,4 @@
-// LiveMemory is what a program holds now, from the events of its recording.
+// LiveMemory computes the live memory of a running program from the events of its recording.
 //
 // Events may arrive a little out of order, because each thread records into slabs of its own: a
 // free may come before its allocation.

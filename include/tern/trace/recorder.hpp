@@ -8,17 +8,25 @@
 //
 // TERN_TRACE=run.trace does the same for a whole program. trace::start_ring() keeps the latest
 // events in memory instead, and trace::dump() writes them to a file: for programs that run for
-// days. Recorded are requests, frees, refusals and growth of resources, waits for budgets, copies,
-// fills, launches and waits of streams, waits of the host, and moves of unified buffers, each with
-// its time and, where known, its tag and call site.
+// days. A recording contains:
 //
-// An event in a ring costs 30 to 60 ns; in a file, whose pages a helper thread maps in advance,
-// little more. Threads share a lock only to claim a slab of 4095 events in a file, for an event with
-// a text (such as the name of a range), for a call site, tag or device that is new, and for the time
-// of a large copy. An event makes no write call. An event that cannot be recorded (the disk is full, the
-// host has no memory) is lost and counted; the program goes on. If the process is killed, the file
-// is complete up to the last event. Thread-safe. In a forked child, nothing is recorded until the
-// child starts a recording itself.
+//   - requests, frees and refusals of resources, and the memory that pools hold
+//   - waits for budgets, and refusals by budgets
+//   - copies, with the duration of large ones, fills, kernel launches, and waits between streams
+//   - waits of the host for streams, events and devices
+//   - moves, evictions and leases of unified buffers
+//   - ranges of threads, and findings of simulated devices
+//
+// Every event has its time and, where known, its tag and call site. docs/guide/reports.md lists
+// what is not recorded.
+//
+// An event in a ring costs 30 to 60 ns. An event in a file costs little more, because a helper
+// thread maps the pages of the file in advance. Threads share a lock only to claim a slab of 4095
+// events in a file, for an event with a text (such as the name of a range), for a new call site,
+// tag or device, and for the time of a large copy. An event makes no write call. If an event cannot
+// be recorded (the disk is full, or the host has no memory), it is lost and counted, and the
+// program continues. If the process is killed, the file is complete up to the last event.
+// Thread-safe. In a forked child, nothing is recorded until the child starts a recording itself.
 
 #pragma once
 

@@ -56,8 +56,8 @@ function showGrowing() {
 
 function showBlocked() {
   showSection('blocked', facts.blocked, () => [makeTable('By stream and line', [
-    {label: 'Stream that was behind', value: (row) => streamName(row.stream)},
-    siteColumn('Freed on it at', (row) => row.free_site),
+    {label: 'Stream with pending frees', value: (row) => streamName(row.stream)},
+    siteColumn('Freed at', (row) => row.free_site),
     bytesColumn('Pending at most', (row) => row.pending),
     bytesColumn('Pool grew by', (row) => row.grown),
     numberColumn('Times', (row) => row.times, formatCount), timeColumn('First at'),
@@ -95,7 +95,7 @@ function showMoves() {
       numberColumn('Moves', (row) => row.calls, formatCount),
       bytesColumn('Size', (row) => row.bytes),
     ], moves, {sort: 'Size'}),
-    makeTable('Copies evicted, by the line that needed room', [
+    makeTable('Copies evicted, by the line whose request needed memory', [
       siteColumn('At'), tagColumn('Tag of the evicted buffer'),
       numberColumn('Copies', (row) => row.calls, formatCount),
       bytesColumn('Size', (row) => row.sum),
