@@ -267,6 +267,25 @@ class SmallPage(Page):
         self.js("ternReport.setTheme('light'); ternReport.setDevice(1);"
                 "ternReport.setMode('tag')")
 
+    def test_pending_memory_is_a_state(self):
+        self.js("ternReport.setDevice(1); ternReport.setMode('state')")
+        self.assertIn("pending: freed, not passed yet", self.text_of("memory-legend"))
+        self.move_to("memory", 600, 150).perform()
+        self.assertIn("pending", self.text_of("tooltip"))
+        color = self.js("return getComputedStyle(document.documentElement)"
+                        ".getPropertyValue('--layer-pending').trim()")
+        wanted = [int(color[i:i + 2], 16) for i in (1, 3, 5)]
+        painted = self.js("""
+            const canvas = document.getElementById('memory');
+            const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+            let count = 0;
+            for (let i = 0; i < data.length; i += 4) {
+              if (arguments[0].every((value, part) => data[i + part] === value)) ++count;
+            }
+            return count;""", wanted)
+        self.assertGreater(painted, 100)
+        self.js("ternReport.setMode('tag')")
+
     def test_switches_with_the_buttons(self):
         before = self.js("return document.getElementById('memory').toDataURL()")
         self.driver.find_element(By.CSS_SELECTOR, "#modes button[value=stream]").click()

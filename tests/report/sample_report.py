@@ -22,7 +22,7 @@ NEVER = None
 
 BLOCK_COLUMNS = ("begin", "life", "bytes", "address", "tag", "stream", "free_stream", "site",
                  "free_site", "resource")
-DELTA = {"block_begin", "hold_time", "copy_time", "launch_time", "wait_time", "range_begin"}
+DELTA = {"block_begin", "hold_time", "pending_time", "copy_time", "launch_time", "wait_time", "range_begin"}
 ZIGZAG = {"block_address"}
 KIND_COLUMNS = ("bytes", "tag", "stream", "free_stream", "site", "free_site", "resource")
 
@@ -44,6 +44,7 @@ KERNELS = ("attention_forward", "mlp_forward", "attention_backward", "mlp_backwa
            "step", "forward", "backward", "optimizer", "checkpoint")
 HOST, COMPUTE, COPY = 0, 1, 2
 PINNED, POOL, WORKSPACE = 0, 1, 2
+GPU = 1  # among the devices
 
 
 class Arena:
@@ -92,6 +93,7 @@ class Sample:
         self.random = random.Random(seed)
         self.now = 0
         self.blocks, self.holds, self.copies = [], [], []
+        self.pending, self.pending_bytes = [], 0
         self.launches, self.waits, self.ranges = [], [], []
         self.arenas = [Arena(0x7E10_0000_0000, 64 * MIB), Arena(0x7F40_0000_0000, 256 * MIB),
                        Arena(0x7F42_4000_0000, 32 * MIB)]
@@ -115,6 +117,10 @@ class Sample:
         block[1] = self.now - block[0]
         block[6], block[8] = stream, site
         self.arenas[block[9]].free(block[3], block[2])
+        if block[9] != PINNED:
+            # The stream is seen to pass its frees from time to time.
+            self.pending_bytes = 0 if len(self.pending) % 10 == 9 else self.pending_bytes + block[2]
+            self.pending.append((self.now, GPU, self.pending_bytes))
         self.pass_time(200, 1200)
 
     def scratch(self, size, site, kernel, took):
@@ -415,6 +421,7 @@ def columns_of(sample):
     columns["block_address"] = [address // 256 for address in columns["block_address"]]
     for rows, names in (
             (sample.holds, ("hold_time", "hold_resource", "hold_bytes")),
+            (sample.pending[-8192:], ("pending_time", "pending_device", "pending_bytes")),
             (sample.copies, ("copy_time", "copy_took", "copy_bytes", "copy_direction",
                              "copy_stream", "copy_site", "copy_tag")),
             (sample.launches, ("launch_time", "launch_stream", "launch_kernel", "launch_site")),

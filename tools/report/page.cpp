@@ -138,9 +138,13 @@ Columns columns_of(const TraceSummary& summary) {
   add_kind("kind_free_site", &Block::free_site);
   add_kind("kind_resource", &Block::resource);
   using Hold = TraceSummary::Hold;
+  using Pending = PendingMemory::Change;
   columns.add("hold_time", summary.holds, field(&Hold::time), delta);
   columns.add("hold_resource", summary.holds, field(&Hold::resource));
   columns.add("hold_bytes", summary.holds, field(&Hold::bytes));
+  columns.add("pending_time", summary.pending, field(&Pending::time), delta);
+  columns.add("pending_device", summary.pending, field(&Pending::device));
+  columns.add("pending_bytes", summary.pending, field(&Pending::bytes));
   using Copy = TraceSummary::Copy;
   columns.add("copy_time", summary.copies, field(&Copy::time), delta);
   columns.add("copy_took", summary.copies,

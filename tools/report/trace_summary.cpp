@@ -130,9 +130,13 @@ class SummaryBuilder {
       case EventKind::allocate:
         explain_hold(event, thread);
         serve_refused(event, thread);
+        pending_.add(event, now_, 0);
         return begin_block(event);
       case EventKind::free:
+        pending_.add(event, now_, summary_.resources[resource_of(event)].device);
         return end_block(event);
+      case EventKind::done_seen:
+        return pending_.add(event, now_, 0);
       case EventKind::refuse:
       case EventKind::budget_refuse:
         return add_refusal(event, thread);
@@ -527,6 +531,7 @@ class SummaryBuilder {
   // --- What follows
 
   void finish() {
+    summary_.pending = pending_.changes(summary_.duration);
     if (!earlier_.empty()) {
       // They were live from the beginning, so they come first, and the peaks are higher.
       summary_.blocks.insert(summary_.blocks.begin(), earlier_.begin(), earlier_.end());
@@ -692,7 +697,8 @@ class SummaryBuilder {
     std::uint64_t number = 0;
   };
   std::map<std::uint64_t, LiveBlock> by_address_;
-  std::map<std::uint64_t, TraceSummary::KeptCopy> kept_copies_;       // by tag and site
+  std::map<std::uint64_t, TraceSummary::KeptCopy> kept_copies_;  // by tag and site
+  PendingMemory pending_;
   std::unordered_map<std::uint64_t, const MemoryEvent*> copy_times_;  // by number of the copy
   std::unordered_set<std::uint64_t>
       ended_;  // blocks whose free was not in the trace when they ended

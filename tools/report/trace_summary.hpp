@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/report/pending_memory.hpp"
 #include "trace/memory_trace.hpp"
 
 namespace tern::tools {
@@ -144,6 +145,7 @@ struct TraceSummary {
   std::vector<Stream> streams;
   std::vector<Block> blocks;  // sorted by begin
   std::vector<Hold> holds;
+  std::vector<PendingMemory::Change> pending;
   std::vector<Copy> copies;
   std::vector<Launch> launches;
   std::vector<Wait> waits;

@@ -119,6 +119,22 @@ function makeHeld(device) {
   return {time: Float64Array.from(time), total: Float64Array.from(total)};
 }
 
+function makePending(device) {
+  const {pending} = model;
+  const latest = new Float64Array(facts.devices.length);
+  const time = [];
+  const total = [];
+  let sum = 0;
+  for (let i = 0; i < pending.time.length; ++i) {
+    if (device >= 0 && pending.device[i] !== device) continue;
+    sum += pending.bytes[i] - latest[pending.device[i]];
+    latest[pending.device[i]] = pending.bytes[i];
+    time.push(pending.time[i]);
+    total.push(sum);
+  }
+  return {time: Float64Array.from(time), total: Float64Array.from(total)};
+}
+
 /** Keeps what `make` returns, for each trace and each key. */
 function memoized(make) {
   const knownOf = new WeakMap();
@@ -133,6 +149,7 @@ function memoized(make) {
 
 const totalsOf = memoized(makeTotals);
 const heldOf = memoized(makeHeld);
+const pendingOf = memoized(makePending);
 const rankingOf = memoized(rankGroups);
 const curveOf = memoized((mode, device) => makeCheckpoints(rankingOf(mode), device));
 
@@ -141,10 +158,18 @@ function liveAt(timeNs, device = -1) {
   return index < 0 ? 0 : totalsOf(device).total[index];
 }
 
-function heldAt(timeNs, device) {
-  const {time, total} = heldOf(device);
+function levelAt({time, total}, timeNs) {
   const index = upperBound(time, timeNs) - 1;
   return index < 0 ? 0 : total[index];
+}
+
+const heldAt = (timeNs, device) => levelAt(heldOf(device), timeNs);
+
+/** What is pending when this event happens, as far as the held memory has room for it. */
+function pendingAt(index, held, device) {
+  if (index < 0) return 0;
+  const live = totalsOf(device).total[index];
+  return Math.max(0, Math.min(levelAt(pendingOf(device), model.events.time[index]), held - live));
 }
 
 /** The highest moment of each pixel column: an event index (-1: before all), and held bytes. */

@@ -17,8 +17,14 @@ function showMemoryLegend() {
   const held = peak ? heldAt(peak.time, shown.device) : 0;
   if (!hasHolds) items.push(element('li', {class: 'quiet'}, 'Held memory was not recorded.'));
   else if (shown.mode === 'state') {
+    const index = peak ? upperBound(model.events.time, peak.time) - 1 : -1;
+    const pending = pendingAt(index, held, shown.device);
+    if (pendingOf(shown.device).time.length > 0) {
+      items.push(legendItem('pending: freed, not passed yet', theme.pending,
+                            formatBytes(pending)));
+    }
     items.push(legendItem('cached: held, but not live', theme.cached,
-                          formatBytes(Math.max(0, held - (peak ? peak.live : 0)))));
+                          formatBytes(Math.max(0, held - (peak ? peak.live : 0) - pending))));
   } else items.push(legendItem('held', theme.text, formatBytes(held), 'line'));
   if (peak) items.push(element('li', {class: 'quiet'}, 'Sizes are those at the peak.'));
   byId('memory-legend').replaceChildren(...items);

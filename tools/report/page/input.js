@@ -60,7 +60,11 @@ function memoryTooltip(chart, x) {
       .filter(([, bytes]) => bytes > 0).reverse().map((row) => line(...row));
   const total = index < 0 ? 0 : totalsOf(shown.device).total[index];
   if (shown.mode !== 'state') rows.push(line('live in total', total));
-  if (heldOf(shown.device).time.length > 0) rows.push(line('held', chart.columns.held[column]));
+  const held = chart.columns.held[column];
+  if (shown.mode === 'state' && pendingOf(shown.device).time.length > 0) {
+    rows.push(line('pending', pendingAt(index, held, shown.device), theme.pending));
+  }
+  if (heldOf(shown.device).time.length > 0) rows.push(line('held', held));
   const near = facts.refusals.find((refusal) => isShown(refusal.device) &&
       Math.abs(timeToX(chart, refusal.time) - x) < 5);
   const refused = near ? [element('p', {}, `Refused: ${formatBytes(near.bytes)} for ` +

@@ -29,6 +29,7 @@ function paintStack(chart, curve, columns, most) {
   const colors = theme.layers.map((color) => pixelOf(color));
   const edges = theme.layers.map((color) => pixelOf(color, EDGE_SHADE));
   const cached = pixelOf(theme.cached);
+  const pending = pixelOf(theme.pending);
   const values = new Float64Array(curve.layers + 2);
   pixels.fill(pixelOf(theme.empty));
   for (let x = 0; x < width; ++x) {
@@ -43,8 +44,13 @@ function paintStack(chart, curve, columns, most) {
       bottom = Math.min(bottom, top);
     }
     if (shown.mode !== 'state') continue;
-    const top = Math.round(height * (1 - columns.held[x] / most));
-    for (let y = top; y < bottom; ++y) pixels[y * width + x] = cached;
+    const fill = (level, color) => {
+      const top = Math.round(height * (1 - level / most));
+      for (let y = top; y < bottom; ++y) pixels[y * width + x] = color;
+      bottom = Math.min(bottom, top);
+    };
+    fill(sum + pendingAt(columns.index[x], columns.held[x], shown.device), pending);
+    fill(columns.held[x], cached);
   }
 }
 

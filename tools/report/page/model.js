@@ -129,6 +129,10 @@ function loadModel(facts, column) {
     blocks, copies, launches, waits, ranges,
     events: orderEvents(blocks),
     ...findRegions(blocks, facts.devices),
+    pending: {
+      time: addUp(column('pending_time', Float64Array)), device: column('pending_device'),
+      bytes: column('pending_bytes', Float64Array),
+    },
     holds: {
       time: addUp(column('hold_time', Float64Array)), resource: column('hold_resource'),
       bytes: column('hold_bytes', Float64Array),

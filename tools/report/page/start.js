@@ -3,7 +3,7 @@
 function makeControls() {
   for (const mode of ['tag', 'device', 'stream', 'state']) {
     byId('modes').append(element('button', {type: 'button', value: mode,
-        title: mode === 'state' ? 'Live memory, and memory that is held but not live'
+        title: mode === 'state' ? 'Live, pending and cached memory'
                                 : `Stack live memory by ${mode}`,
         onclick: () => setMode(mode)}, mode));
   }

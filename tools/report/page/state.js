@@ -83,7 +83,8 @@ function readTheme() {
   for (let i = 0; i < COLORS; ++i) layers.push(get(`layer-${i}`));
   layers.push(get('layer-other'));
   theme = {
-    layers, cached: get('layer-cached'), text: get('text'), quiet: get('quiet'), grid: get('grid'),
+    layers, cached: get('layer-cached'), pending: get('layer-pending'), text: get('text'),
+    quiet: get('quiet'), grid: get('grid'),
     line: get('line'), card: get('card'), empty: get('empty'), refusal: get('refusal'),
     accent: get('accent'), warning: get('warning'),
   };
