@@ -24,8 +24,10 @@ enum class EventKind : std::uint8_t {
   refuse,         // bytes requested, extra: bytes held, block: pending bytes, address: bytes of the
                   // largest free range, detail: ErrorCode, stream
   hold,           // bytes that the resource holds now, extra: live bytes, block: pending bytes
-  budget_wait,    // bytes requested, extra: nanoseconds that the thread waited, stream
-  budget_refuse,  // bytes requested, extra: definition of the budget's path, stream
+  budget_wait,    // bytes requested, extra: nanoseconds that the thread waited, block: number of
+                  // the budget, stream
+  budget_refuse,  // bytes requested, extra: definition of the budget's path, block: number of the
+                  // budget, stream
   copy,           // address: destination, extra: source, bytes, stream, block: its number, or 0
   fill,           // address, bytes, stream
   launch,         // extra: definition of the kernel, stream
@@ -37,13 +39,22 @@ enum class EventKind : std::uint8_t {
   evict,          // a unified buffer freed a copy of `bytes`
   range_begin,    // extra: definition of the name; ranges of a thread nest
   range_end,
-  copy_time,  // copy number `block` ran on the device from this time on, for `extra` nanoseconds
-  lease_begin,    // block: its number while it is open, address, bytes, detail: Access, stream
-  lease_end,      // block: the number of the lease
-  evict_blocked,  // a lease, opened at `site`, kept a copy of `bytes` from eviction
-  finding,        // the checker reported something; extra: definition of its text
+  copy_time,    // copy number `block` ran on the device from this time on, for `extra` nanoseconds
+  lease_begin,  // block: its number while it is open, address, bytes, detail: Access, stream
+  lease_end,    // block: the number of the lease
+  evict_blocked,    // a lease, opened at `site`, kept a copy of `bytes` from eviction
+  finding,          // the checker reported something; extra: definition of its text
+  budget_use = 24,  // block: number of the budget, bytes: used now, address: its limit, extra:
+                    // definition of its path, detail: 1 if the budget is destroyed
 };
-inline constexpr std::uint8_t event_kinds = static_cast<std::uint8_t>(EventKind::finding) + 1;
+inline constexpr std::uint8_t event_kinds = static_cast<std::uint8_t>(EventKind::budget_use) + 1;
+/// The limit of a budget without one, in its events.
+inline constexpr std::uint64_t no_budget_limit = ~std::uint64_t{0};
+
+/// Returns whether this version knows the kind. 23 is not in use.
+[[nodiscard]] constexpr bool is_event_kind(std::uint8_t kind) noexcept {
+  return kind != 0 && kind != 23 && kind < event_kinds;
+}
 
 /// One event, as it is in the file.
 struct MemoryEvent {

@@ -8,17 +8,17 @@
 //
 // TERN_TRACE=run.trace does the same for a whole program. trace::start_ring() keeps the latest
 // events in memory instead, and trace::dump() writes them to a file: for programs that run for
-// days. Recorded are requests, frees, refusals and growth of resources, waits for budgets, copies,
-// fills, launches and waits of streams, waits of the host, and moves of unified buffers, each with
-// its time and, where known, its tag and call site.
+// days. Recorded are requests, frees, refusals and growth of resources, the use of budgets and
+// waits for them, copies, fills, launches and waits of streams, waits of the host, and moves of
+// unified buffers, each with its time and, where known, its tag and call site.
 //
 // An event in a ring costs 30 to 60 ns; in a file, whose pages a helper thread maps in advance,
-// little more. Threads share a lock only to claim a slab of 4095 events in a file, for an event with
-// a text (such as the name of a range), for a call site, tag or device that is new, and for the time
-// of a large copy. An event makes no write call. An event that cannot be recorded (the disk is full, the
-// host has no memory) is lost and counted; the program goes on. If the process is killed, the file
-// is complete up to the last event. Thread-safe. In a forked child, nothing is recorded until the
-// child starts a recording itself.
+// little more. Threads share a lock only to claim a slab of 4095 events in a file, for an event
+// with a text (such as the name of a range), for a call site, tag, device or budget that is new,
+// and for the time of a large copy. An event makes no write call. An event that cannot be recorded
+// (the disk is full, the host has no memory) is lost and counted; the program goes on. If the
+// process is killed, the file is complete up to the last event. Thread-safe. In a forked child,
+// nothing is recorded until the child starts a recording itself.
 
 #pragma once
 
