@@ -126,8 +126,8 @@ CLI::App* add_top(CLI::App& app, TopOptions& options) {
       ->add_option("process", options.process,
                    "the id of a process that records to a file, or the file")
       ->required();
-  command->add_flag("--once", options.once, "print one table and end");
-  command->add_option("--seconds", options.seconds, "time between two tables")
+  command->add_flag("--once", options.once, "print the tables once and end");
+  command->add_option("--seconds", options.seconds, "time between two refreshes")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   command->footer("Example:\n  TERN_TRACE=run.trace my_program & tern top $!");
