@@ -56,6 +56,7 @@ function showLegends() {
   showLeaks();
   showGrowing();
   showBlocked();
+  showBudgets();
   showWaits();
   showMoves();
   showCheckerFindings();
