@@ -46,8 +46,8 @@ CLI::App* add_bench(CLI::App& app, BenchOptions& options) {
 }
 
 CLI::App* add_check(CLI::App& app, CheckOptions& options) {
-  CLI::App* command =
-      app.add_subcommand("check", "Find missing waits in a recording or a trace, or test the checker");
+  CLI::App* command = app.add_subcommand(
+      "check", "Find missing waits in a recording or a trace, or test the checker");
   command->add_option(
       "files", options.files,
       "recordings of any device, such as TERN_TRACE=run.trace writes, or traces of a simulated "
@@ -125,7 +125,7 @@ CLI::App* add_top(CLI::App& app, TopOptions& options) {
       ->add_option("process", options.process,
                    "process id of a program that records to a file, or the path of the recording")
       ->required();
-  command->add_flag("--once", options.once, "print one table and exit");
+  command->add_flag("--once", options.once, "print the tables once and exit");
   command->add_option("--seconds", options.seconds, "update interval in seconds")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();

@@ -10,9 +10,11 @@
 #include <utility>
 
 #include "core/no_host_memory.hpp"
+#include "memory/budget_recorder.hpp"
 #include "memory/budget_state.hpp"
 #include "memory/pending_frees.hpp"
 #include "tern/device/device.hpp"
+#include "trace/recording.hpp"
 
 namespace tern {
 namespace {
@@ -90,10 +92,14 @@ Budget::Budget(std::string_view name, BudgetLimit limit, const BudgetOptions& op
       overflow_(options.overflow),
       bounds_held_(options.bounds_held),
       frees_(parent_ ? parent_->frees_ : std::make_shared<PendingFrees>()),
-      limit_(limit.bytes_) {}
+      limit_(limit.bytes_) {
+  recorder_ = std::make_unique<BudgetRecorder>(*this);
+}
 
 Budget::~Budget() {
+  // Until forget() returns, another thread may end charges of this budget and record its use.
   frees_->forget(*this);
+  recorder_.reset();
   for (std::atomic<TagPage*>& page : tag_pages_) delete page.load();
 }
 
@@ -145,6 +151,7 @@ std::vector<std::pair<Tag, std::size_t>> Budget::used_by_tag() const {
 void Budget::set_limit(BudgetLimit limit) {
   check_device(path_, device_, limit.device());
   limit_.store(limit.bytes_);
+  if (trace::is_recording()) recorder_->record();
   frees_->bound_pools();
 }
 
@@ -209,17 +216,19 @@ const Budget* Budget::claim_or_drain(std::size_t bytes, const Budget* end) noexc
 void Budget::admit(std::size_t bytes, Tag tag) noexcept {
   for (Budget* level = this; level != nullptr; level = level->parent_.get()) {
     level->tag_total(tag) += bytes;
-    level->admit_here(bytes);
+    const std::size_t used = level->admit_here(bytes);
     level->provisional_ -= bytes;
+    if (trace::is_recording()) [[unlikely]]
+      level->recorder_->record_reached(used);
   }
 }
 
-void Budget::admit_here(std::size_t bytes) noexcept {
+std::size_t Budget::admit_here(std::size_t bytes) noexcept {
   std::size_t admitted = admitted_.load();
   while ((admitted & window_bit) == 0) {
     if (!admitted_.compare_exchange_weak(admitted, admitted + bytes)) continue;
     raise_to(lifetime_peak_, admitted + bytes);
-    return;
+    return admitted + bytes;
   }
   // A window is open. A window is opened under the lock, so it has either counted these bytes in
   // its initial value or is in the list now.
@@ -229,13 +238,26 @@ void Budget::admit_here(std::size_t bytes) noexcept {
   for (PeakSlot* slot = windows_; slot != nullptr; slot = slot->next) {
     if (slot->peak_bytes < now) slot->peak_bytes = now;
   }
+  return now;
 }
 
 void Budget::release(std::size_t bytes, Tag tag) noexcept {
+  release_unrecorded(bytes, tag);
+  record_use();
+}
+
+void Budget::release_unrecorded(std::size_t bytes, Tag tag) noexcept {
   for (Budget* level = this; level != nullptr; level = level->parent_.get()) {
     level->tag_total(tag) -= bytes;
     level->admitted_ -= bytes;
     level->charged_ -= bytes;
+  }
+}
+
+void Budget::record_use() const noexcept {
+  if (!trace::is_recording()) return;
+  for (const Budget* level = this; level != nullptr; level = level->parent_.get()) {
+    level->recorder_->record();
   }
 }
 

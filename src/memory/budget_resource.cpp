@@ -17,6 +17,7 @@
 
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
+#include "memory/budget_recorder.hpp"
 #include "memory/charge_book.hpp"
 #include "memory/pending_frees.hpp"
 #include "tern/memory/pool_resource.hpp"
@@ -46,7 +47,7 @@ PoolResource* find_pool(Resource* resource) noexcept {
   return dynamic_cast<PoolResource*>(resource);
 }
 
-/// Adds the fields that all events of budgets have, and records the event.
+/// Adds the fields that all events of requests at a limit have, and records the event.
 void record_budget(trace::EventKind kind, const Device& device, const Request& request,
                    trace::EventFacts facts) noexcept {
   facts.stream = request.stream.id().value();
@@ -286,7 +287,9 @@ Result<Block> BudgetResource::allocate_at_limit(const Request& request,
     static_cast<void>(Device::try_wait(oldest->mark));
     if (begun_ns != 0) {
       record_budget(trace::EventKind::budget_wait, device(), request,
-                    {.extra = trace::now_ns() - begun_ns, .time_ns = begun_ns});
+                    {.block = refused->recorder_->number(),
+                     .extra = trace::now_ns() - begun_ns,
+                     .time_ns = begun_ns});
     }
   }
   const Budget* refused = budget_->claim_or_drain(bytes);
@@ -328,7 +331,8 @@ Block BudgetResource::allocate_recycled(const Request& request, std::size_t byte
 Failure BudgetResource::refuse(const Budget& level, const Request& request,
                                std::size_t bytes) const noexcept {
   if (trace::is_recording() && !request.only_recycled) {
-    record_budget(trace::EventKind::budget_refuse, device(), request, {.text = level.path()});
+    record_budget(trace::EventKind::budget_refuse, device(), request,
+                  {.block = level.recorder_->number(), .text = level.path()});
     trace::dump_after_failure();
   }
   return level.refusal(request.bytes, bytes, request.tag, device().spec(), request.site);

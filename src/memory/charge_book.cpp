@@ -279,6 +279,11 @@ void ChargeBook::release(std::size_t bytes, Tag tag) noexcept {
   if (budget != nullptr) budget->release(bytes, tag);
 }
 
+void ChargeBook::record_use() const noexcept {
+  const Budget* const budget = budget_.load(std::memory_order_relaxed);
+  if (budget != nullptr) budget->record_use();
+}
+
 void ChargeBook::note_end(std::size_t lane, std::size_t bytes) noexcept {
   if (is_forked()) return;
   const std::lock_guard lock(lanes_[lane].lock);
@@ -326,6 +331,7 @@ std::size_t ChargeBook::pending_bytes(StreamId stream) const noexcept {
 
 std::size_t ChargeBook::end_until(Lane& lane, Mark mark, std::uint64_t last_order,
                                   std::size_t kept) noexcept {
+  Budget* const budget = budget_.load(std::memory_order_relaxed);
   std::size_t ended = 0, left = lane.count();
   for (BlockCharge* charge = lane.oldest;
        left > kept && charge != nullptr && charge->order <= last_order; --left) {
@@ -340,7 +346,7 @@ std::size_t ChargeBook::end_until(Lane& lane, Mark mark, std::uint64_t last_orde
       } else {
         delete charge;
       }
-      release(bytes, tag);
+      if (budget != nullptr) budget->release_unrecorded(bytes, tag);
       ended += bytes;
     }
     charge = next;
@@ -395,8 +401,14 @@ std::size_t ChargeBook::drain(Lane& lane, std::uint64_t last_order, std::size_t 
     }
     if (!first) return all;
     if (const Mark done = find_last_done(first, last)) {
-      const std::lock_guard lock(lane.lock);
-      all += end_until(lane, done, last_order, kept);
+      std::size_t ended = 0;
+      {
+        const std::lock_guard lock(lane.lock);
+        ended = end_until(lane, done, last_order, kept);
+      }
+      // Without the lock: the recording may have to map a part of its file.
+      if (ended > 0) record_use();
+      all += ended;
     }
     seen = first.stream;
   }
@@ -535,6 +547,7 @@ bool ChargeBook::is_under(const Budget* budget) const noexcept {
 }
 
 void ChargeBook::detach() noexcept {
+  Budget* const budget = budget_.load(std::memory_order_relaxed);
   for (std::atomic<Middle*>& place : *root_) {
     Middle* const middle = place.load(std::memory_order_acquire);
     if (middle == nullptr) continue;
@@ -544,10 +557,11 @@ void ChargeBook::detach() noexcept {
       for (BlockCharge& charge : *leaf) {
         if (charge.state().phase() != Phase::live) continue;
         charge.set({});
-        release(charge.bytes, charge.tag);
+        if (budget != nullptr) budget->release_unrecorded(charge.bytes, charge.tag);
       }
     }
   }
+  record_use();
 }
 
 void ChargeBook::note_request(StreamId stream, bool is_refused) noexcept {

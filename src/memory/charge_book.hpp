@@ -299,9 +299,12 @@ class ChargeBook {
   /// Returns up to which mark the stream has passed its frees, or an empty mark. `first` and `last`
   /// are the oldest and the newest mark of one stream.
   [[nodiscard]] Mark find_last_done(Mark first, Mark last) noexcept;
-  /// Ends the pending charges of one stream up to the mark. Call with the lane locked.
+  /// Ends the pending charges of one stream up to the mark. Call with the lane locked. Does not
+  /// record the use of the budget.
   std::size_t end_until(Lane& lane, Mark mark, std::uint64_t last_order, std::size_t kept) noexcept;
   void release(std::size_t bytes, Tag tag) noexcept;
+  /// While a recording is on, records the use of the budget.
+  void record_use() const noexcept;
   /// Returns whether the limit of a level was lowered below what is charged. Then requests fail.
   [[nodiscard]] bool is_above_limit() const noexcept {
     const Budget* level = budget_.load(std::memory_order_relaxed);

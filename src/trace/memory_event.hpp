@@ -25,8 +25,10 @@ enum class EventKind : std::uint8_t {
   refuse,         // bytes requested, extra: bytes held, block: pending bytes, address: bytes of the
                   // largest free range, detail: ErrorCode, stream
   hold,           // bytes that the resource holds now, extra: live bytes, block: pending bytes
-  budget_wait,    // bytes requested, extra: nanoseconds that the thread waited, stream
-  budget_refuse,  // bytes requested, extra: definition of the budget's path, stream
+  budget_wait,    // bytes requested, extra: nanoseconds that the thread waited, block: number of
+                  // the budget, stream
+  budget_refuse,  // bytes requested, extra: definition of the budget's path, block: number of the
+                  // budget, stream
   copy,           // address: destination, extra: source, bytes, stream, block: its number, or 0,
                   // detail: CopyShape
   fill,           // address, bytes, stream
@@ -47,12 +49,20 @@ enum class EventKind : std::uint8_t {
   evict_blocked,   // a lease, opened at `site`, kept a copy of `bytes` from eviction
   finding,         // the checker reported something; extra: definition of its text
   done_seen,       // the host saw work complete without a wait; fields as for host_wait
-  budget_use,      // reserved
+  budget_use,      // block: number of the budget, bytes: used now, address: its limit, extra:
+                   // definition of its path, detail: 1 if the budget is destroyed
   event_recorded,  // a device event after the work of `stream` so far; block: it stands for the
                    // sequence numbers up to this one, or 0: address is an event of the program
   host_call,       // stream will call a function of the host
 };
 inline constexpr std::uint8_t event_kinds = static_cast<std::uint8_t>(EventKind::host_call) + 1;
+/// The limit of a budget without one, in its events.
+inline constexpr std::uint64_t no_budget_limit = ~std::uint64_t{0};
+
+/// Returns whether this version knows the kind.
+[[nodiscard]] constexpr bool is_event_kind(std::uint8_t kind) noexcept {
+  return kind != 0 && kind < event_kinds;
+}
 
 enum class CopyShape : std::uint8_t {
   contiguous,

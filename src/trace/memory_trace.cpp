@@ -150,8 +150,7 @@ std::uint64_t MemoryTrace::add_events(const std::byte* contents, const SlabHeade
     MemoryEvent event;
     std::memcpy(&event, contents + i * sizeof event, sizeof event);
     // A file that was cut in the middle of a slab has zeros there.
-    const auto kind = static_cast<std::uint8_t>(event.kind);
-    if (kind == 0 || kind >= event_kinds) continue;
+    if (!is_event_kind(static_cast<std::uint8_t>(event.kind))) continue;
     events.push_back(event);
     threads.push_back(slab.thread);
   }

@@ -52,7 +52,10 @@ std::string with_process_id(const std::string& path) {
 class Recording {
  public:
   Recording(std::unique_ptr<SlabStore> slabs, Recording* older) noexcept
-      : process(process_generation()), slabs_(std::move(slabs)), older_(older) {}
+      : process(process_generation()),
+        number_(older != nullptr ? older->number_ + 1 : 1),
+        slabs_(std::move(slabs)),
+        older_(older) {}
 
   const std::uint64_t process;
 
@@ -78,6 +81,16 @@ class Recording {
     return 0;
   } catch (const std::bad_alloc&) {
     return 0;
+  }
+  /// Like text(), but takes no lock if the cache has the number.
+  [[nodiscard]] std::uint32_t text(std::string_view text, TextCache& cache) noexcept {
+    const std::uint64_t known = cache.known_.load(std::memory_order_relaxed);
+    if (known >> 32 == number_) return static_cast<std::uint32_t>(known);
+    const std::uint32_t number = this->text(text);
+    if (number != 0) {
+      cache.known_.store(std::uint64_t{number_} << 32 | number, std::memory_order_relaxed);
+    }
+    return number;
   }
   [[nodiscard]] std::uint32_t site(const CallSite& site) noexcept try {
     const std::lock_guard lock(mutex_);
@@ -150,6 +163,7 @@ class Recording {
     return true;
   }
 
+  const std::uint32_t number_;  // of the recordings of this process, from 1
   const std::unique_ptr<SlabStore> slabs_;
   [[maybe_unused]] Recording* const older_;
   std::atomic<std::uint32_t> threads_ = 0;
@@ -347,7 +361,10 @@ void record(EventKind kind, const EventFacts& facts) noexcept {
   event.address = facts.address;
   event.bytes = facts.bytes;
   event.extra = facts.extra;
-  if (!facts.text.empty()) event.extra = recording->text(facts.text);
+  if (!facts.text.empty()) {
+    event.extra = facts.text_cache != nullptr ? recording->text(facts.text, *facts.text_cache)
+                                              : recording->text(facts.text);
+  }
   if (facts.kernel.number != 0) event.extra = facts.kernel.number;
   event.site = log->site(facts.site);
   event.resource = facts.resource.number;

@@ -36,6 +36,14 @@ struct Named {
   std::uint8_t detail = 0;
 };
 
+/// The number of a text in the latest recording. For the text of an object that many events name:
+/// its number is looked up once per recording. Threads may share a cache.
+class TextCache {
+ private:
+  friend class Recording;
+  std::atomic<std::uint64_t> known_ = 0;  // the number of the recording, then that of the text
+};
+
 /// The fields of an event. Fields that the kind does not use stay 0.
 struct EventFacts {
   std::uint64_t stream = 0;
@@ -49,8 +57,9 @@ struct EventFacts {
   Named resource = {};
   /// Stored in `extra`, if its number is not 0.
   Named kernel = {};
-  /// Stored in `extra` as a definition, if not empty. Takes a lock.
+  /// Stored in `extra` as a definition, if not empty. Takes a lock, unless `text_cache` is given.
   std::string_view text = {};
+  TextCache* text_cache = nullptr;
   std::uint8_t detail = 0;
   /// When it happened. 0: now.
   std::uint64_t time_ns = 0;

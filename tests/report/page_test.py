@@ -410,6 +410,8 @@ class SmallPage(Page):
                              "src/loader.cpp:63")),
                 ("waits", ("host", "compute", "copy", "on the device", "src/checkpoint.cpp:90",
                            "5 ms")),
+                ("budgets", ("process/task", "48.0 MiB", "64.0 MiB", "75 %", "17", "23", "none",
+                             "6 ms")),
                 ("moves", ("device read", "42.0 MiB", "src/evaluate.cpp:51", "30.0 MiB")),
                 ("refusals", ("96.0 MiB", "Largest free range"))):
             for part in parts:
@@ -444,7 +446,7 @@ class HostilePage(Page):
         self.assertEqual(self.js("return document.querySelectorAll('script').length"), 6)
         self.assertEqual(self.text_of("title"), sample_report.HOSTILE_SITE)
         self.assertIn(sample_report.HOSTILE_NOTE, self.text_of("notes"))
-        for identifier in ("at-peak", "map-legend", "memory-legend", "peaks", "findings"):
+        for identifier in ("budgets", "at-peak", "map-legend", "memory-legend", "peaks", "findings"):
             self.assertIn(sample_report.HOSTILE_TAG, self.text_of(identifier))
         self.assertIn(sample_report.HOSTILE_SITE, self.text_of("at-peak"))
 
@@ -492,7 +494,7 @@ class EmptyPage(Page):
             self.assertEqual(self.text_of(identifier), sentence)
         self.assertTrue(self.text_of("findings").startswith("Nothing stands out"))
         self.assertEqual(self.text_of("waits"), "Nobody waited.")
-        for identifier in ("growing", "blocked", "moves", "comparison"):
+        for identifier in ("growing", "blocked", "budgets", "moves", "comparison"):
             self.assertIsNone(self.js("return document.getElementById(arguments[0]).offsetParent",
                                       identifier))
         for mode in ("tag", "device", "stream", "state"):

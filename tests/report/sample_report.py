@@ -343,6 +343,11 @@ def build(blocks=3000, layers=8, hostile=False, seed=7):
         "evictions": [{"tag": 10, "site": 13, "calls": 5, "sum": 30 * MIB}],
         "kept_copies": [{"tag": 10, "site": 13, "times": 2, "bytes": 6 * MIB}],
         "checker_findings": [],
+        "budgets": [{"path": "process", "count": 1, "highest": 96 * MIB, "limit": None, "time": 3_000_000,
+                     "waits": 0, "waited": 0, "refused": 0},
+                    {"path": HOSTILE_TAG if hostile else "process/task", "count": 4, "highest": 48 * MIB,
+                     "limit": 64 * MIB, "time": 2_000_000, "waits": 17, "waited": 6_000_000,
+                     "refused": 23}],
         "budget_waits": [{"tag": 9, "site": 10, "calls": 2, "sum": 5_000_000}]}
     train(sample, blocks, layers)
     facts = sample.facts
@@ -402,7 +407,7 @@ def empty():
         "sites": ["unknown"], "kernels": [], "streams": [{"name": "host", "device": 0}],
         "peaks": [], "refusals": [], "leaks": [], "transfers": [], "findings": [], "growing": [],
         "blocked": [], "moves": [], "evictions": [], "kept_copies": [],
-        "checker_findings": [], "budget_waits": [], "wait_sums": [],
+        "checker_findings": [], "budgets": [], "budget_waits": [], "wait_sums": [],
         "refused": 0}
     return sample
 

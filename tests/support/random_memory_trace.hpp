@@ -140,8 +140,8 @@ class RandomMemoryTrace {
   void other(std::uint32_t device) {
     using enum trace::EventKind;
     const trace::EventKind kinds[] = {
-        copy,  fill,        launch,       use,         stream_wait, host_wait,    move,
-        evict, budget_wait, stream_begin, range_begin, range_end,   budget_refuse};
+        copy,  fill,        launch,       use,         stream_wait, host_wait,     move,
+        evict, budget_wait, stream_begin, range_begin, range_end,   budget_refuse, budget_use};
     trace::MemoryEvent made = event(kinds[pick(std::size(kinds))], device);
     made.block = pick(1000);
     made.address = 0x10000000ULL * device + pick(10000);

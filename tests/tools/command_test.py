@@ -407,6 +407,30 @@ class Report(InFolder):
         self.assertRegex(run.stdout, r"tern \(process \d+\): \d+ events in .*, recording stopped\n")
         self.assertRegex(run.stdout, r"sim:0 +0 B +\d")
 
+    def test_top_shows_the_budgets_of_a_recording(self):
+        made = Recording()
+        made.use_budget(1, "process", 0, 4 * MIB)
+        made.use_budget(2, "process/task", 3 * MIB, (1 << 64) - 1)
+        made.use_budget(3, "process/ended", 1 * MIB, 2 * MIB)
+        made.use_budget(3, "process/ended", 0, 2 * MIB, is_end=1)
+        made.use_budget(1, "process", 3 * MIB, 4 * MIB)
+        trace = made.write(self.folder / "budgets.trace")
+        run = tern("top", trace, "--once")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertRegex(run.stdout, r"\nbudget +used +limit +share\n"
+                                     r"process +3\.0 MiB +4\.0 MiB +75 %\n"
+                                     r"process/task +3\.0 MiB +none *\n")
+        self.assertNotIn("ended", run.stdout)
+        self.assertEqual(tern("top", trace).stdout, run.stdout, "what is no terminal gets one table")
+        run = tern("report", trace)
+        self.assertRegex(run.stdout, r"3\.0 MiB +4\.0 MiB +75 % +\d+ ns +0 +0  process\n")
+        self.assertRegex(run.stdout, r"1\.0 MiB +2\.0 MiB +50 % .* process/ended\n")
+
+    def test_reports_name_the_budget_that_a_program_filled(self):
+        self.record(self.trace)
+        self.assertRegex(tern("report", self.trace).stdout,
+                         r"Budgets at their highest use:\n +used .*\n(.*\n)*? +\d.* [1-9]\d*  \S+\n")
+
     def test_top_says_why_a_process_cannot_be_shown(self):
         for process, why in ((str(os.getpid()), "does not record to a file"), ("999999999", "there is no process"),
                              ("no.trace", "no.trace"), (__file__, "not a memory trace")):
@@ -478,6 +502,11 @@ class Recording:
         time = len(self.events) + 1 if time is None else time
         self.events.append(struct.pack("<QQQQQQIIIHBB", time, stream, block, block << 40 & (1 << 64) - 1, size,
                                        size, site, 1, 1, tag, kind, 0))
+
+    def use_budget(self, number, path, used, limit, is_end=0):
+        self.define(0, number, path)
+        self.events.append(struct.pack("<QQQQQQIIIHBB", len(self.events) + 1, 0, number, limit, used, number, 0, 0,
+                                       0, 0, 24, is_end))
 
     def write(self, path):
         slabs, per_slab = [], 4095

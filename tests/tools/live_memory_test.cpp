@@ -5,7 +5,12 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <string>
 #include <vector>
+
+#include "support/temporary_folder.hpp"
+#include "tern/memory/budget.hpp"
+#include "tern/trace/recorder.hpp"
 
 namespace tern::tools {
 namespace {
@@ -74,6 +79,86 @@ TEST(LiveMemory, AddsUpWhatResourcesHold) {
   hold.bytes = 40;
   memory.add(hold);
   EXPECT_EQ(memory.devices().at(1).held, 140u);
+}
+
+MemoryEvent use(std::uint64_t budget, std::uint64_t time, std::uint64_t bytes,
+                std::uint64_t limit = 100, std::uint8_t is_end = 0) {
+  MemoryEvent made = event(EventKind::budget_use, budget, bytes);
+  made.time_ns = time;
+  made.address = limit;
+  made.extra = budget;
+  made.detail = is_end;
+  return made;
+}
+
+TEST(LiveMemory, KnowsTheLatestUseOfABudget) {
+  LiveMemory memory;
+  memory.add(use(1, 10, 50));
+  memory.add(use(1, 30, 70));
+  memory.add(use(1, 20, 90));
+  memory.add(use(2, 5, 7, 8));
+  ASSERT_EQ(memory.budgets().size(), 2u);
+  EXPECT_EQ(memory.budgets().at(1).used, 70u);
+  EXPECT_EQ(memory.budgets().at(2).used, 7u);
+  EXPECT_EQ(memory.budgets().at(2).limit, 8u);
+}
+
+TEST(LiveMemory, AgreesWithTheBudgetsOfARunningProgram) {
+  const test::TemporaryFolder folder;
+  const BudgetHandle process = Budget::make("process", BudgetLimit::bytes(1000));
+  const Charge before = process->charge(100);
+  trace::start(folder / "run.trace");
+  const BudgetHandle task = Budget::make("task", BudgetLimit::unlimited(), {.parent = process});
+  std::vector<Charge> charges(1);
+  LiveMemory memory;
+  trace::MemoryTrace recorded;
+  trace::TraceFollower file = trace::TraceFollower::try_open(folder / "run.trace").value();
+  for (int i = 0; i < 3; ++i) {
+    charges.push_back(task->charge(10));
+    ASSERT_TRUE(file.try_read_new(recorded));
+    for (const MemoryEvent& one : recorded.events) memory.add(one);
+    recorded.events.clear();
+    std::map<std::string, std::uint64_t> used;
+    for (const auto& [number, one] : memory.budgets()) {
+      used[recorded.find(trace::DefinitionKind::text, one.path)->text] = one.used;
+    }
+    EXPECT_EQ(used["process"], process->used_bytes());
+    EXPECT_EQ(used["process/task"], task->used_bytes());
+  }
+  trace::stop();
+}
+
+TEST(LiveMemory, ForgetsABudgetThatWasDestroyed) {
+  LiveMemory memory;
+  memory.add(use(1, 10, 50));
+  memory.add(use(1, 30, 0, 100, 1));
+  memory.add(use(1, 20, 90));
+  EXPECT_TRUE(memory.budgets().empty()) << "an older event of another thread";
+}
+
+TEST(LiveMemory, ShowsBudgetsWithTheirShares) {
+  trace::MemoryTrace names;
+  names.define(trace::DefinitionKind::text, 1, {"process/\x1b[31mtask"});
+  names.define(trace::DefinitionKind::text, 2, {"process"});
+  LiveMemory memory;
+  memory.add(use(1, 1, 512, 2048));
+  memory.add(use(2, 1, 512, trace::no_budget_limit));
+  memory.add(use(3, 1, 1024, 0));
+  const std::string text = live_text(memory, names);
+  EXPECT_NE(text.find("budget                           used        limit      share\n"
+                      "number 3                      1.0 KiB          0 B           \n"
+                      "process                         512 B         none           \n"
+                      "process/"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("512 B      2.0 KiB       25 %\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+}
+
+TEST(LiveMemory, ShowsTheFirstBudgetsOfMany) {
+  LiveMemory memory;
+  for (std::uint64_t number = 1; number <= 20; ++number) memory.add(use(number, 1, number));
+  EXPECT_NE(live_text(memory, {}).find("... and 5 more\n"), std::string::npos);
 }
 
 TEST(LiveMemory, IsShownWithTheLargestTagFirst) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "support/gate.hpp"
+#include "support/made_recording.hpp"
 #include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
@@ -73,6 +74,72 @@ std::vector<Block> run_random(Resource& resource, StreamRef stream, unsigned see
 }
 
 class SummaryOfDevice : public SummaryOf, public testing::WithParamInterface<const char*> {};
+
+TEST_F(SummaryOf, BudgetsAgreeWithTheirPeaks) {
+  const Device device = sim::open({.memory_bytes = 64 * mib});
+  const BudgetHandle process = Budget::make("process", BudgetLimit::unlimited());
+  std::size_t peak = 0;
+  for (unsigned seed = 1; seed <= 3; ++seed) {
+    const Stream stream(device);
+    const BudgetHandle task =
+        Budget::make("task", BudgetLimit::bytes(32 * mib), {.parent = process});
+    BudgetResource resource(std::make_shared<DirectResource>(device), task);
+    for (const Block& block : run_random(resource, stream, seed, 100)) {
+      resource.deallocate(block, stream);
+    }
+    EXPECT_FALSE(resource.try_allocate({.bytes = 33 * mib}));
+    peak = std::max(peak, task->peak_bytes());
+  }
+  const TraceSummary seen = summary();
+  ASSERT_EQ(seen.budgets.size(), 2u);
+  EXPECT_EQ(seen.budgets[0].path, "process");
+  EXPECT_EQ(seen.budgets[0].highest, process->peak_bytes());
+  EXPECT_EQ(seen.budgets[0].limit, trace::no_budget_limit);
+  EXPECT_EQ(seen.budgets[0].refused, 0u);
+  EXPECT_EQ(seen.budgets[1].path, "process/task");
+  EXPECT_EQ(seen.budgets[1].count, 3u);
+  EXPECT_EQ(seen.budgets[1].highest, peak);
+  EXPECT_EQ(seen.budgets[1].limit, 32 * mib);
+  EXPECT_EQ(seen.budgets[1].refused, 3u);
+  const std::string text = text_report(seen);
+  EXPECT_NE(text.find("3  process/task (3 budgets)\n"), std::string::npos) << text;
+}
+
+TEST(SummaryOfBudgets, HasTheHighestUseWithItsTimeAndItsWaits) {
+  test::MadeRecording made;
+  made.trace.define(trace::DefinitionKind::text, 4, {"process"});
+  const auto use = [&](std::uint64_t bytes, std::uint64_t limit) {
+    trace::MemoryEvent& event = made.add(trace::EventKind::budget_use);
+    event.block = 7;
+    event.bytes = bytes;
+    event.address = limit;
+    event.extra = 4;
+  };
+  made.trace.header.start_ns = made.time_ns;
+  use(0, 100);
+  use(90, 100);
+  use(90, 200);
+  use(10, 50);
+  for (const std::uint64_t number : {7u, 7u, 8u, 0u}) {
+    trace::MemoryEvent& wait = made.add(trace::EventKind::budget_wait);
+    wait.block = number;
+    wait.extra = 5;
+  }
+  const TraceSummary seen(made.trace, "made");
+  ASSERT_EQ(seen.budgets.size(), 1u) << "a budget needs a use";
+  EXPECT_EQ(seen.budgets[0].highest, 90u);
+  EXPECT_EQ(seen.budgets[0].limit, 100u) << "at that time";
+  EXPECT_EQ(seen.budgets[0].time, 1u);
+  EXPECT_EQ(seen.budgets[0].waits, 2u);
+  EXPECT_EQ(seen.budgets[0].waited, 10u);
+  EXPECT_EQ(seen.budget_waits.calls, 4u);
+  EXPECT_NE(text_report(seen).find(
+                "Budgets at their highest use:\n"
+                "        used      limit  share         at    waits  refused  budget\n"
+                "        90 B      100 B   90 %       1 ns        2        0  process\n"),
+            std::string::npos)
+      << text_report(seen);
+}
 
 TEST_P(SummaryOfDevice, ARandomProgramAgreesWithTheCounters) {
   const Device device = open_device(GetParam());

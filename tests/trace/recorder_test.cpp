@@ -424,6 +424,41 @@ TEST_F(Recorder, ReportsAPathThatCannotBeWritten) {
   EXPECT_THROW(dump(path("no/such/folder/run.trace")), FileError);
 }
 
+TEST_F(Recorder, SkipsKindsThatItDoesNotKnow) {
+  start(path());
+  for (unsigned kind = 0; kind < 256; ++kind) record(static_cast<EventKind>(kind), {});
+  stop();
+  const MemoryTrace trace = read();
+  std::size_t known = 0;
+  for (unsigned kind = 0; kind < 256; ++kind) {
+    if (is_event_kind(static_cast<std::uint8_t>(kind))) ++known;
+  }
+  EXPECT_EQ(trace.events.size(), known);
+  EXPECT_FALSE(is_event_kind(0));
+  EXPECT_FALSE(is_event_kind(event_kinds));
+  for (const MemoryEvent& event : trace.events) {
+    EXPECT_TRUE(is_event_kind(static_cast<std::uint8_t>(event.kind)));
+  }
+}
+
+TEST_F(Recorder, LooksATextUpOncePerRecording) {
+  TextCache cache;
+  for (const char* name : {"first.trace", "second.trace"}) {
+    start(path(name));
+    // Other numbers in each recording.
+    record(EventKind::finding, {.text = name});
+    if (name[0] == 's') record(EventKind::finding, {.text = "another"});
+    for (int i = 0; i < 2; ++i) record(EventKind::finding, {.text = "known", .text_cache = &cache});
+    stop();
+    const MemoryTrace trace = read(name);
+    for (std::size_t i = trace.events.size() - 2; i < trace.events.size(); ++i) {
+      const auto number = static_cast<std::uint32_t>(trace.events[i].extra);
+      ASSERT_NE(trace.find(DefinitionKind::text, number), nullptr);
+      EXPECT_EQ(trace.find(DefinitionKind::text, number)->text, "known");
+    }
+  }
+}
+
 TEST_F(Recorder, RangesNest) {
   start(path());
   {

@@ -145,6 +145,16 @@ void add_work(const TraceSummary& summary, json& facts) {
       list_of(summary.checker_findings, [](const TraceSummary::CheckerFinding& one) {
         return json{{"time", one.time}, {"site", one.site}, {"text", one.text}};
       });
+  facts["budgets"] = list_of(
+      summary.budgets,
+      [](const TraceSummary::Budget& one) {
+        const bool has_limit = one.limit != trace::no_budget_limit;
+        return json{{"path", one.path},       {"count", one.count},
+                    {"highest", one.highest}, {"limit", has_limit ? json(one.limit) : json()},
+                    {"time", one.time},       {"waits", one.waits},
+                    {"waited", one.waited},   {"refused", one.refused}};
+      },
+      max_rows);
   facts["budget_waits"] = lines_of(summary.budget_wait_lines);
   facts["wait_sums"] = list_of(
       summary.wait_sums,

@@ -40,6 +40,7 @@ class Text {
     for (const std::string& note : summary_.notes) add("  note: {}\n", plain(note));
     add_findings();
     for (const TraceSummary::Peak& peak : summary_.peaks) add_peak(peak);
+    add_budgets();
     add_refusals();
     add_growing_lines();
     add_blocked_reuse();
@@ -80,6 +81,22 @@ class Text {
           plain(summary_.sites[one.site]));
     }
     if (shown < peak.sites.size()) add("  ... and {} more lines\n", peak.sites.size() - shown);
+  }
+  void add_budgets() {
+    if (summary_.budgets.empty()) return;
+    add("\nBudgets at their highest use:\n  {:>10} {:>10} {:>6} {:>10} {:>8} {:>8}  {}\n", "used",
+        "limit", "share", "at", "waits", "refused", "budget");
+    const std::size_t shown = std::min(summary_.budgets.size(), max_rows);
+    for (std::size_t i = 0; i < shown; ++i) {
+      const TraceSummary::Budget& one = summary_.budgets[i];
+      add("  {:>10} {:>10} {:>6} {:>10} {:>8} {:>8}  {}", format_bytes(one.highest),
+          limit_text(one.limit), share_text(one.highest, one.limit), time_text(one.time), one.waits,
+          one.refused, plain(one.path));
+      if (one.count > 1) add(" ({} budgets)", one.count);
+      add("\n");
+    }
+    if (shown < summary_.budgets.size())
+      add("  ... and {} more budgets\n", summary_.budgets.size() - shown);
   }
   /// Requests of one line that were refused for the same reason are one row: a program that evicts
   /// or waits makes many.

@@ -137,8 +137,10 @@ class SummaryBuilder {
         return end_block(event);
       case EventKind::done_seen:
         return pending_.add(event, now_, 0);
-      case EventKind::refuse:
       case EventKind::budget_refuse:
+        ++budgets_[event.block].refused;
+        return add_refusal(event, thread);
+      case EventKind::refuse:
         return add_refusal(event, thread);
       case EventKind::hold:
         return add_hold(event, thread);
@@ -171,7 +173,11 @@ class SummaryBuilder {
         return add_kept_copy(event);
       case EventKind::finding:
         return add_finding(event);
+      case EventKind::budget_use:
+        return note_budget(event);
       case EventKind::budget_wait:
+        ++budgets_[event.block].waits;
+        budgets_[event.block].waited += event.extra;
         return count(event, event.extra, summary_.budget_waits, budget_wait_lines_);
       case EventKind::range_begin:
         return begin_range(event, thread);
@@ -408,6 +414,42 @@ class SummaryBuilder {
     summary_.checker_findings.push_back(
         {now_, site_of(event.site), text != nullptr ? text->text : "unknown"});
   }
+  void note_budget(const MemoryEvent& event) {
+    TraceSummary::Budget& budget = budgets_[event.block];
+    if (budget.count++ == 0 || event.bytes > budget.highest) {
+      budget.highest = event.bytes;
+      budget.limit = event.address;
+      budget.time = now_;
+    }
+    if (!budget.path.empty()) return;
+    const MemoryTrace::Name* const path =
+        trace_.find(DefinitionKind::text, static_cast<std::uint32_t>(event.extra));
+    if (path != nullptr) budget.path = path->text;
+  }
+  /// Budgets with the same path become one row. A budget whose use was not recorded has no row:
+  /// older recordings do not have it.
+  void add_up_budgets() {
+    std::map<std::string, TraceSummary::Budget> rows;
+    for (const auto& [number, one] : budgets_) {
+      if (one.count == 0) continue;
+      TraceSummary::Budget& row =
+          rows[one.path.empty() ? fmt::format("budget {}", number) : one.path];
+      if (row.count++ == 0 || one.highest > row.highest) {
+        row.highest = one.highest;
+        row.limit = one.limit;
+        row.time = one.time;
+      }
+      row.waits += one.waits;
+      row.waited += one.waited;
+      row.refused += one.refused;
+    }
+    for (auto& [path, row] : rows) {
+      row.path = path;
+      summary_.budgets.push_back(std::move(row));
+    }
+    std::ranges::stable_sort(summary_.budgets, std::ranges::greater(),
+                             &TraceSummary::Budget::highest);
+  }
   void add_move(const MemoryEvent& event) {
     const std::string reason(event.detail < transfer_reasons
                                  ? name(static_cast<TransferReason>(event.detail))
@@ -542,6 +584,7 @@ class SummaryBuilder {
     for (const auto& [key, sum] : kept_copies_) summary_.kept_copies.push_back(sum);
     std::ranges::stable_sort(summary_.kept_copies, std::ranges::greater(),
                              &TraceSummary::KeptCopy::times);
+    add_up_budgets();
     find_peaks();
     find_leaks();
     add_up_waits();
@@ -699,6 +742,8 @@ class SummaryBuilder {
   std::map<std::uint64_t, LiveBlock> by_address_;
   std::map<std::uint64_t, TraceSummary::KeptCopy> kept_copies_;  // by tag and site
   PendingMemory pending_;
+  /// By number. `count` is the number of events, and 0 if there are only waits and refusals.
+  std::map<std::uint64_t, TraceSummary::Budget> budgets_;
   std::unordered_map<std::uint64_t, const MemoryEvent*> copy_times_;  // by number of the copy
   std::unordered_set<std::uint64_t>
       ended_;  // blocks whose free was not in the trace when they ended
@@ -752,6 +797,15 @@ std::string_view name(TraceSummary::Direction direction) noexcept {
       break;
   }
   return "other memory";
+}
+
+std::string limit_text(std::uint64_t limit) {
+  return limit == trace::no_budget_limit ? "none" : format_bytes(limit);
+}
+
+std::string share_text(std::uint64_t used, std::uint64_t limit) {
+  if (limit == trace::no_budget_limit || limit == 0) return "";
+  return fmt::format("{:.0f} %", 100.0 * static_cast<double>(used) / static_cast<double>(limit));
 }
 
 std::string time_text(std::uint64_t ns) {

@@ -132,6 +132,16 @@ struct TraceSummary {
     std::uint64_t calls = 0, sum = 0;
   };
 
+  /// The budgets that have one path: a program may make many, one after another.
+  struct Budget {
+    std::string path;
+    std::uint64_t count = 0;               // of budgets
+    std::uint64_t highest = 0, limit = 0;  // of the budget that used most, at `time`
+    std::uint64_t time = 0;
+    std::uint64_t waits = 0, waited = 0;  // ns
+    std::uint64_t refused = 0;            // requests
+  };
+
   explicit TraceSummary(const trace::MemoryTrace& trace, std::string title);
 
   std::string title, program, started;
@@ -156,8 +166,9 @@ struct TraceSummary {
   std::vector<Leak> leaks;
   Transfers transfers[directions];
   std::vector<Moves> moves;
-  Count evictions;     // and their bytes
-  Count budget_waits;  // and their nanoseconds
+  Count evictions;              // and their bytes
+  Count budget_waits;           // and their nanoseconds
+  std::vector<Budget> budgets;  // the highest use first
   std::vector<WaitSum> wait_sums;
   std::vector<LineCount> evicted_lines, budget_wait_lines;  // the largest sum first
   std::vector<KeptCopy> kept_copies;                        // the most frequent first
@@ -169,6 +180,11 @@ struct TraceSummary {
 
 /// A time such as "12.3 ms" or "4.56 s".
 [[nodiscard]] std::string time_text(std::uint64_t ns);
+
+/// The limit of a budget, such as "4.0 GiB", or "none".
+[[nodiscard]] std::string limit_text(std::uint64_t limit);
+/// The share of a limit, such as "75 %". Empty if there is no limit, or a limit of 0.
+[[nodiscard]] std::string share_text(std::uint64_t used, std::uint64_t limit);
 
 /// Writes the summary as text for terminals and logs.
 [[nodiscard]] std::string text_report(const TraceSummary& summary);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <tuple>
 
 #include "tern/core/bytes.hpp"
 #include "tern/device/mark.hpp"
@@ -37,6 +38,8 @@ void LiveMemory::add(const MemoryEvent& event) {
     case EventKind::stream_begin:
       stream_names_[event.stream] = static_cast<std::uint32_t>(event.extra);
       return;
+    case EventKind::budget_use:
+      return note_budget(event);
     default:
       return;
   }
@@ -63,6 +66,19 @@ void LiveMemory::free(const MemoryEvent& event) {
   }
   count(at->second, false);
   blocks_.erase(at);
+}
+
+void LiveMemory::note_budget(const MemoryEvent& event) {
+  if (ended_budgets_.contains(event.block)) return;
+  if (event.detail != 0) {
+    ended_budgets_.insert(event.block);
+    budgets_.erase(event.block);
+    return;
+  }
+  const Budget now = {event.bytes, event.address, static_cast<std::uint32_t>(event.extra),
+                      event.time_ns};
+  Budget& known = budgets_.try_emplace(event.block, now).first->second;
+  if (known.time <= now.time) known = now;
 }
 
 void LiveMemory::count(const Block& block, bool is_allocated) {
@@ -105,6 +121,7 @@ class LiveText {
       return number == 0 ? std::string("untagged")
                          : name_of(DefinitionKind::tag, static_cast<std::uint32_t>(number));
     });
+    add_budgets();
     add_table("stream", memory_.streams(), [&](std::uint64_t number) {
       const std::uint32_t name = memory_.name_of_stream(number);
       if (name != 0) return name_of(DefinitionKind::text, name);
@@ -123,6 +140,29 @@ class LiveText {
   [[nodiscard]] std::string name_of(DefinitionKind kind, std::uint32_t number) const {
     const MemoryTrace::Name* const name = names_.find(kind, number);
     return name != nullptr ? plain(name->text) : fmt::format("number {}", number);
+  }
+  /// The largest use first. A budget uses at least what the budgets below it use, so it comes
+  /// before them.
+  void add_budgets() {
+    struct Row {
+      std::string path;
+      LiveMemory::Budget budget;
+    };
+    std::vector<Row> rows;
+    for (const auto& [number, one] : memory_.budgets()) {
+      rows.push_back({name_of(DefinitionKind::text, one.path), one});
+    }
+    if (rows.empty()) return;
+    std::ranges::stable_sort(rows, [](const Row& a, const Row& b) {
+      return std::tie(b.budget.used, a.path) < std::tie(a.budget.used, b.path);
+    });
+    add("\n{:<24} {:>12} {:>12} {:>10}\n", "budget", "used", "limit", "share");
+    for (std::size_t i = 0; i < std::min(rows.size(), max_rows); ++i) {
+      const LiveMemory::Budget& one = rows[i].budget;
+      add("{:<24} {:>12} {:>12} {:>10}\n", rows[i].path, format_bytes(one.used),
+          limit_text(one.limit), share_text(one.used, one.limit));
+    }
+    if (rows.size() > max_rows) add("... and {} more\n", rows.size() - max_rows);
   }
   template <class Name>
   void add_table(const char* what, const LiveMemory::Sums& sums, Name name) {

@@ -1,7 +1,7 @@
 // LiveMemory computes the live memory of a running program from the events of its recording.
 //
 // Events may arrive a little out of order, because each thread records into slabs of its own: a
-// free may come before its allocation.
+// free may come before its allocation, and a budget's older use after its newer one.
 
 #pragma once
 
@@ -26,6 +26,11 @@ class LiveMemory {
     Sum live;
     std::uint64_t peak = 0, held = 0;
   };
+  struct Budget {
+    std::uint64_t used = 0, limit = 0;
+    std::uint32_t path = 0;  // the definition of a text
+    std::uint64_t time = 0;  // of the event that said so
+  };
 
   void add(const trace::MemoryEvent& event);
 
@@ -38,6 +43,8 @@ class LiveMemory {
   [[nodiscard]] const Sums& tags() const noexcept { return tags_; }
   /// By the stream of the allocation; 0 is the host.
   [[nodiscard]] const Sums& streams() const noexcept { return streams_; }
+  /// By the number of the budget. Budgets that were destroyed are not here.
+  [[nodiscard]] const std::map<std::uint64_t, Budget>& budgets() const noexcept { return budgets_; }
   /// The definition of a text, or 0.
   [[nodiscard]] std::uint32_t name_of_stream(std::uint64_t stream) const;
 
@@ -50,6 +57,7 @@ class LiveMemory {
 
   void allocate(const trace::MemoryEvent& event);
   void free(const trace::MemoryEvent& event);
+  void note_budget(const trace::MemoryEvent& event);
   void count(const Block& block, bool is_allocated);
 
   std::unordered_map<std::uint64_t, Block> blocks_;
@@ -57,6 +65,8 @@ class LiveMemory {
   std::map<std::uint32_t, Device> devices_;
   std::unordered_map<std::uint32_t, std::uint64_t> held_;  // by resource
   Sums tags_, streams_;
+  std::map<std::uint64_t, Budget> budgets_;
+  std::unordered_set<std::uint64_t> ended_budgets_;
   std::unordered_map<std::uint64_t, std::uint32_t> stream_names_;
   std::uint64_t events_ = 0, refusals_ = 0, last_time_ = 0;
 };

@@ -49,6 +49,7 @@
 namespace tern {
 
 class Budget;
+class BudgetRecorder;
 class Charge;
 class Device;
 class PendingFrees;
@@ -237,13 +238,18 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   /// Turns provisional bytes into admitted ones.
   void admit(std::size_t bytes, Tag tag) noexcept;
   void release(std::size_t bytes, Tag tag) noexcept;
+  // Like release(), but the caller calls record_use() afterwards, once for several charges.
+  void release_unrecorded(std::size_t bytes, Tag tag) noexcept;
+  // While a recording is on, records the bytes in use at this level and above.
+  void record_use() const noexcept;
   void retag(std::size_t bytes, Tag from, Tag to) noexcept;
   // Makes a counter for the tag at every level, so that admitting cannot fail later.
   [[nodiscard]] Result<void> prepare(Tag tag) noexcept;
   [[nodiscard]] bool prepare_here(Tag tag) noexcept;
   [[nodiscard]] std::atomic<std::size_t>& tag_total(Tag tag) noexcept;
 
-  void admit_here(std::size_t bytes) noexcept;
+  // Returns the bytes in use after the admission.
+  std::size_t admit_here(std::size_t bytes) noexcept;
   void open(PeakSlot& slot) noexcept;
   void close(PeakSlot& slot) noexcept;
   [[nodiscard]] std::size_t peak_of(const PeakSlot& slot) const noexcept;
@@ -276,6 +282,7 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   std::atomic<bool> was_reset_ = false;
 
   std::array<std::atomic<TagPage*>, 65'536 / tags_per_page> tag_pages_ = {};
+  std::unique_ptr<BudgetRecorder> recorder_;
 };
 
 /// Measures the high-water mark of a budget's admitted bytes from the window's construction on. The

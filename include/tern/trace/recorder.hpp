@@ -11,7 +11,7 @@
 // days. A recording contains:
 //
 //   - requests, frees and refusals of resources, and the memory that pools hold
-//   - waits for budgets, and refusals by budgets
+//   - the use of budgets, waits for them, and their refusals
 //   - copies, with the duration of large ones, fills, kernel launches, and waits between streams
 //   - waits of the host for streams, events and devices
 //   - moves, evictions and leases of unified buffers
@@ -23,9 +23,9 @@
 // An event in a ring costs 30 to 60 ns. An event in a file costs little more, because a helper
 // thread maps the pages of the file in advance. Threads share a lock only to claim a slab of 4095
 // events in a file, for an event with a text (such as the name of a range), for a new call site,
-// tag or device, and for the time of a large copy. An event makes no write call. If an event cannot
-// be recorded (the disk is full, or the host has no memory), it is lost and counted, and the
-// program continues. If the process is killed, the file is complete up to the last event.
+// tag, device or budget, and for the time of a large copy. An event makes no write call. If an
+// event cannot be recorded (the disk is full, or the host has no memory), it is lost and counted,
+// and the program continues. If the process is killed, the file is complete up to the last event.
 // Thread-safe. In a forked child, nothing is recorded until the child starts a recording itself.
 
 #pragma once

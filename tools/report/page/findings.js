@@ -1,5 +1,5 @@
 // What stands out, and the tables behind it: lines that keep growing, pools that grew while memory
-// was pending, who waited for whom, and what unified buffers moved.
+// was pending, who waited for whom, what budgets held, and what unified buffers moved.
 
 function showFindings() {
   const {findings} = facts;
@@ -63,6 +63,23 @@ function showBlocked() {
     numberColumn('Times', (row) => row.times, formatCount), timeColumn('First at'),
     siteColumn('For requests at'), tagColumn(), ...deviceColumns(),
   ], facts.blocked)]);
+}
+
+/** A limit of null is none. */
+function showBudgets() {
+  const rows = facts.budgets;
+  showSection('budgets', rows, () => [makeTable('By path', [
+    {label: 'Budget', kind: 'words', value: (row) => row.path},
+    bytesColumn('Highest use', (row) => row.highest),
+    {label: 'Limit', isNumber: true, value: (row) => row.limit ?? Infinity,
+     show: (row) => row.limit === null ? 'none' : formatBytes(row.limit)},
+    {label: 'Share', isNumber: true, value: (row) => row.limit ? row.highest / row.limit : 0,
+     show: (row) => row.limit ? `${Math.round(100 * row.highest / row.limit)} %` : ''},
+    timeColumn('At'), numberColumn('Budgets', (row) => row.count, formatCount),
+    numberColumn('Waits', (row) => row.waits, formatCount),
+    numberColumn('Time waited', (row) => row.waited, formatTime),
+    numberColumn('Refused', (row) => row.refused, formatCount),
+  ], rows, {sort: 'Highest use'})]);
 }
 
 function showWaits() {

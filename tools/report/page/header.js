@@ -62,6 +62,7 @@ function showLegends() {
   showLeaks();
   showGrowing();
   showBlocked();
+  showBudgets();
   showWaits();
   showMoves();
   showCheckerFindings();
