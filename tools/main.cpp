@@ -88,9 +88,13 @@ CLI::App* add_report(CLI::App& app, ReportOptions& options) {
                    "PyTorch, or a log of "
                    "RMM")
       ->required();
-  command->add_option("after", options.after,
-                      "another recording of the program: show what differs");
-  command->add_option("-o,--output", options.page, "write a page for a browser instead of text");
+  CLI::Option* const after = command->add_option(
+      "after", options.after, "another recording of the program: show what differs");
+  CLI::Option* const page = command->add_option("-o,--output", options.page,
+                                                "write a page for a browser instead of text");
+  command->add_flag("--json", options.json, "as JSON, for programs; one recording only")
+      ->excludes(after)
+      ->excludes(page);
   command->footer(
       "Example:\n  TERN_TRACE=run.trace my_program; tern report run.trace -o run.html\n"
       "Two recordings are compared: tern report before.trace after.trace -o difference.html");
