@@ -4,7 +4,7 @@
 
 FOLDER contains the programs of tests/report/counted, compiled. They run on a simulated device and, if set, on the
 device TERN_COUNTED_DEVICE with sizes multiplied by TERN_COUNTED_FACTOR. TERN_COUNTED_OUT is a folder that keeps the
-recordings of that device. The last line of the output has figures.
+recordings of that device. The last line of the output has figures for it.
 """
 
 import json
@@ -21,6 +21,8 @@ FACTOR = os.environ.pop("TERN_COUNTED_FACTOR", "1")
 OUT = os.environ.pop("TERN_COUNTED_OUT", "")
 # Timed events of the program are around those of the recording, and so measure a little more.
 RATE_TOLERANCE = 0.05
+# A device without processors of its own may run a kernel between an event of the program and the copy.
+SHARED_RATE_TOLERANCE = 0.5
 
 figures = []
 
@@ -74,20 +76,16 @@ class Counted:
         seen.pop("within the host", None)
         self.assertEqual(seen, {name: one for name, one in counted["copies"].items() if one["copies"] > 0})
 
-    def note(self, program, report, text):
+    def note(self, text):
         if self.device == DEVICE:
-            peak = report["devices"][0]["peak_live_bytes"]
-            figures.append(f"{program}: peak {peak / 2**20:.0f} MiB, {text}")
-
-    def copied(self, report):
-        return sum(one["bytes"] for one in report["copies"]) / 2**20
+            figures.append(text)
 
     def test_training(self):
         _, report = self.compare("training")
         tags = {tag["tag"] for tag in report["devices"][0]["tags_at_peak"]}
         self.assertLessEqual({"weights", "optimizer", "batch"}, tags)
         self.assertEqual(report["findings"], [])
-        self.note("training", report, f"{self.copied(report):.0f} MiB copied")
+        self.note(f"training {report['devices'][0]['peak_live_bytes']} B live")
 
     def test_oversubscribed(self):
         counted, report = self.compare("oversubscribed")
@@ -100,7 +98,7 @@ class Counted:
         for reason, name in (("evict", "written_back_bytes"), ("spill", "spilled_bytes")):
             self.assertEqual(moves.get(reason, {"bytes": 0})["bytes"], counted[name])
         self.assertIn("evicted again and again", [one["kind"] for one in report["findings"]])
-        self.note("oversubscribed", report, f"{counted['evictions']['copies']} evictions")
+        self.note(f"{counted['evictions']['copies']} evictions")
 
     def test_pipeline(self):
         # Other programs on the machine may disturb the times of one run.
@@ -110,8 +108,9 @@ class Counted:
             if rates is None:
                 return
             seen, measured = rates
-            if abs(seen / measured - 1) < RATE_TOLERANCE:
-                self.note("pipeline", report, f"{seen:.2f} GB/s (events: {measured:.2f})")
+            is_shared = counted["uploads"]["shares_processors"]
+            if abs(seen / measured - 1) < (SHARED_RATE_TOLERANCE if is_shared else RATE_TOLERANCE):
+                self.note(f"uploads {seen:.2f} GB/s, {measured:.2f} by events")
                 return
         self.fail(f"{seen:.2f} GB/s in the report, {measured:.2f} GB/s by events, in the last of {attempt + 1} runs")
 
@@ -143,5 +142,5 @@ if __name__ == "__main__":
     program = unittest.main(exit=False)
     if figures:
         sys.stderr.flush()
-        print("; ".join(figures))
+        print(f"agree on {DEVICE}:" if program.result.wasSuccessful() else "disagree:", "; ".join(figures))
     sys.exit(not program.result.wasSuccessful())

@@ -10,6 +10,7 @@
 
 #include "tern/core/bytes.hpp"
 #include "tern/core/error.hpp"
+#include "tern/device/device_info.hpp"
 #include "tools/report/trace_summary.hpp"
 
 namespace tern::tools {
@@ -24,7 +25,8 @@ class JsonReport : public testing::Test {
   JsonReport() {
     made_.header.is_closed = 1;
     made_.define(trace::DefinitionKind::device, 1, {"cuda:0", 0, 0, 0});
-    made_.define(trace::DefinitionKind::resource, 1, {"pool", 0, 0, 1});
+    made_.define(trace::DefinitionKind::resource, 1,
+                 {"pool", 0, 1, static_cast<std::uint8_t>(MemoryKind::device)});
     made_.define(trace::DefinitionKind::tag, 1, {"weights", 0, 0, 0});
     made_.define(trace::DefinitionKind::site, 1, {"model.cpp", 12, 0, 0});
   }
@@ -36,7 +38,8 @@ class JsonReport : public testing::Test {
     made.block = block;
     made.address = address;
     made.bytes = bytes;
-    made.device = made.resource = made.tag = made.site = 1;
+    made.device = made.resource = made.site = 1;
+    made.tag = 1;
     made_.threads.push_back(1);
     return made;
   }
@@ -72,7 +75,7 @@ TEST_F(JsonReport, HasThePeaksOfDevicesAndResources) {
             (Json::array(
                 {{{"device", "cuda:0"},
                   {"peak_live_bytes", 2 * gib + 3},
-                  {"peak_time_ns", 20},
+                  {"peak_time_ns", 30},
                   {"held_at_peak_bytes", 3 * gib + 1},
                   {"peak_held_bytes", 5 * gib},
                   {"live_at_end_bytes", gib + 3},
@@ -81,7 +84,7 @@ TEST_F(JsonReport, HasThePeaksOfDevicesAndResources) {
   EXPECT_EQ(seen["resources"], (Json::array({{{"resource", "pool"},
                                               {"device", "cuda:0"},
                                               {"peak_live_bytes", 2 * gib + 3},
-                                              {"peak_time_ns", 20},
+                                              {"peak_time_ns", 30},
                                               {"peak_held_bytes", 5 * gib},
                                               {"live_at_end_bytes", gib + 3},
                                               {"held_at_end_bytes", 2 * gib}}})));
@@ -136,8 +139,10 @@ TEST_F(JsonReport, HasRefusalsMovesAndEvictions) {
   EXPECT_EQ(seen["evictions"], (Json{{"copies", 1}, {"bytes", 200}}));
   EXPECT_EQ(seen["budget_waits"], (Json{{"requests", 1}, {"ns", 77}}));
   EXPECT_TRUE(seen["resources"].empty()) << "a resource that only refused has no memory";
-  ASSERT_EQ(seen["findings"].size(), 1u);
+  ASSERT_EQ(seen["findings"].size(), 3u);
+  EXPECT_EQ(seen["findings"][0]["kind"], "refused");
   EXPECT_EQ(seen["findings"][0]["device"], "cuda:0");
+  EXPECT_FALSE(seen["findings"][1].contains("device")) << "evictions concern no single device";
 }
 
 TEST_F(JsonReport, IsAsciiWhateverNamesContain) {

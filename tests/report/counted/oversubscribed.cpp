@@ -31,6 +31,7 @@ std::size_t run(const counted::Setting& setting, std::vector<tern::UnifiedBuffer
     for (tern::UnifiedBuffer<float>& tile : grid) {
       const tern::DeviceLease<float> lease = tile.rw_device(stream);
       stream.fill(lease.data(), tile.size() / 2, static_cast<float>(round));
+      stream.synchronize();
     }
   }
   const tern::trace::Range range("read the results");
@@ -72,7 +73,6 @@ int main(int argc, char** argv) {
   // A device that shares the memory of the host has copies of its own in buffers of the host.
   tern::UnifiedOptions options{
       .device = device.can(tern::Capability::host_access) ? tern::open_device("host") : device,
-      .tag = "tile",
       .resources = {pool.memory()}};
   if (device.info().is_host) {
     // The host has no copies apart from its own, and evicts them to a file.
@@ -86,6 +86,7 @@ int main(int argc, char** argv) {
   }
   std::vector<tern::UnifiedBuffer<float>> grid;
   for (std::size_t i = 0; i < tiles; ++i) {
+    options.tag = i % 2 == 0 ? "density" : "velocity";
     grid.emplace_back(tern::Shape{count}, options);
     std::ranges::fill(grid.back().discard_host(), static_cast<float>(100 + i));
   }

@@ -3,8 +3,9 @@
 //
 //   pipeline DEVICE [FACTOR]   such as sim, host, opencl:0 or cuda:0; the factor multiplies sizes
 //
-// Timed events measure the uploads: "uploads" in the JSON are their bytes and nanoseconds. The last
-// line of the output is JSON with the counters of the library at the end of the recording.
+// Timed events measure the uploads: "uploads" in the JSON are their bytes and nanoseconds, and
+// whether copies and kernels share processors. The last line of the output is JSON with the
+// counters of the library at the end of the recording.
 
 #include <cstdio>
 #include <optional>
@@ -133,7 +134,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "a result is wrong\n");
     return 1;
   }
-  counted::print_counters(
-      pools, ", \"uploads\": {\"bytes\": " + std::to_string(pipeline.uploaded_bytes()) +
-                 ", \"ns\": " + std::to_string(pipeline.upload_ns()) + "}");
+  const std::string uploads =
+      "{\"bytes\": " + std::to_string(pipeline.uploaded_bytes()) +
+      ", \"ns\": " + std::to_string(pipeline.upload_ns()) + ", \"shares_processors\": " +
+      (setting.device.can(tern::Capability::host_access) ? "true" : "false") + "}";
+  counted::print_counters(pools, ", \"uploads\": " + uploads);
 }

@@ -30,7 +30,8 @@ class Model {
         compute_(setting.device, {.name = "compute"}),
         upload_(setting.device, {.name = "upload"}),
         host_batch_(pinned, setting.device, count_, "batch on the host"),
-        checkpoint_(pinned, setting.device, count_, "checkpoint") {
+        checkpoint_(pinned, setting.device, count_, "checkpoint"),
+        loss_(pinned, setting.device, 1, "loss") {
     const tern::trace::Range range("make the model");
     host_batch_.fill(1);
     for (std::size_t i = 0; i < layers; ++i) {
@@ -55,6 +56,7 @@ class Model {
         add_scaled_(compute_, activations.back(), weights_[i], 0.25F);
         input = &activations.back();
       }
+      read_loss(*input);
     }
     {
       const tern::trace::Range backward("backward");
@@ -63,6 +65,7 @@ class Model {
         add_scaled_(compute_, gradients.back(), activations.back(), 0.1F);
         activations.pop_back();
       }
+      read_loss(gradients.back());
     }
     const tern::trace::Range update("update");
     for (std::size_t i = 0; i < layers; ++i) {
@@ -72,6 +75,7 @@ class Model {
       add_scaled_(compute_, second, first, 0.01F);
       add_scaled_(compute_, weights_[i], second, -0.001F);
     }
+    compute_.synchronize();
   }
   void write_checkpoint() {
     const tern::trace::Range range("checkpoint");
@@ -80,6 +84,11 @@ class Model {
   }
 
  private:
+  /// Programs log such a number, so the host waits for the device here.
+  void read_loss(const Array<float>& from) {
+    loss_.download(from.slice(0, 1), compute_);
+    compute_.synchronize();
+  }
   [[nodiscard]] Array<float> make(std::size_t count, tern::Tag tag, tern::StreamRef stream,
                                   tern::CallSite site = tern::CallSite::here()) const {
     return Array<float>::uninitialized(
@@ -91,7 +100,7 @@ class Model {
   const counted::CountedPool& pool_;
   const counted::AddScaled add_scaled_;
   const tern::Stream compute_, upload_;
-  counted::HostArray host_batch_, checkpoint_;
+  counted::HostArray host_batch_, checkpoint_, loss_;
   std::vector<Array<float>> weights_, moments_;
 };
 
