@@ -4,9 +4,11 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -94,6 +96,16 @@ inline void print_counters(std::span<const CountedPool* const> pools,
   std::puts(text.c_str());
 }
 
+/// Copies what is written already: a loop that is compiled without optimization would take seconds.
+inline void fill(std::span<float> all, float value) {
+  if (!all.empty()) all[0] = value;
+  for (std::size_t done = 1; done < all.size();) {
+    const std::size_t next = std::min(done, all.size() - done);
+    std::memcpy(&all[done], all.data(), next * sizeof(float));
+    done += next;
+  }
+}
+
 /// Elements on the host: page-locked if the device has such memory, else pageable.
 class HostArray {
  public:
@@ -108,8 +120,9 @@ class HostArray {
     }
   }
   void fill(float value) {
-    if (!pinned_) return pageable_.assign(pageable_.size(), value);
-    for (float& one : pinned_.discard_host<float>()) one = value;
+    if (!pinned_) return counted::fill(pageable_, value);
+    const auto all = pinned_.discard_host<float>();
+    counted::fill({all.data(), all.size()}, value);
   }
   /// Waits for copies to the array.
   [[nodiscard]] float last(const tern::StreamRef stream) const {

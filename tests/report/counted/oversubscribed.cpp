@@ -6,7 +6,6 @@
 // The last line of the output is JSON with the counters of the library at the end of the recording.
 // Half of the buffers are live then.
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -21,7 +20,7 @@
 
 namespace {
 
-constexpr std::size_t tiles = 16, rounds = 3;
+constexpr std::size_t tiles = 16, rounds = 8;
 
 /// Returns the number of wrong tiles.
 std::size_t run(const counted::Setting& setting, std::vector<tern::UnifiedBuffer<float>>& grid) {
@@ -63,7 +62,7 @@ std::string moves_json() {
 int main(int argc, char** argv) {
   const counted::Setting setting = counted::Setting::of(argc, argv);
   const tern::Device& device = setting.device;
-  const std::size_t count = 64 * 1024 * setting.factor;
+  const std::size_t count = 32 * 1024 * setting.factor;
   const std::size_t all_bytes = tiles * count * sizeof(float);
   const auto budget = tern::Budget::make("tiles", tern::BudgetLimit::bytes(all_bytes / 4));
   const auto held = std::make_shared<tern::PoolResource>(device);
@@ -88,7 +87,8 @@ int main(int argc, char** argv) {
   for (std::size_t i = 0; i < tiles; ++i) {
     options.tag = i % 2 == 0 ? "density" : "velocity";
     grid.emplace_back(tern::Shape{count}, options);
-    std::ranges::fill(grid.back().discard_host(), static_cast<float>(100 + i));
+    const auto values = grid.back().discard_host();
+    counted::fill({values.data(), values.size()}, static_cast<float>(100 + i));
   }
   const std::size_t wrong = run(setting, grid);
   grid.resize(tiles / 2);

@@ -20,14 +20,14 @@ namespace {
 
 using tern::Array;
 
-constexpr std::size_t chunks = 24, slots = 2;
+constexpr std::size_t chunks = 96, slots = 2;
 
 class Pipeline {
  public:
   Pipeline(const counted::Setting& setting, const counted::CountedPool& pool,
            const counted::CountedPool* pinned)
       : device_(setting.device),
-        count_(128 * 1024 * setting.factor),
+        count_(64 * 1024 * setting.factor),
         add_scaled_(device_),
         upload_(device_, {.name = "upload"}),
         compute_(device_, {.name = "compute"}),
@@ -42,14 +42,17 @@ class Pipeline {
     uploaded_.resize(slots);
     computed_.resize(slots);
     downloaded_.resize(slots);
+    finished_.resize(2 * slots);
   }
 
   void run() {
     for (std::size_t i = 0; i < chunks; ++i) {
       const tern::trace::Range range("chunk " + std::to_string(i));
+      // The device is at most two rounds behind, so that it always has work but few copies wait.
+      tern::Mark& two_rounds_ago = finished_[i % finished_.size()];
+      tern::Device::wait(two_rounds_ago);
       submit(i);
-      // The device is at most one round behind, so its memory and its events are bounded.
-      if (i % slots == slots - 1) tern::Device::wait(downloaded_[0]);
+      two_rounds_ago = downloaded_[i % slots];
     }
     device_.synchronize();
   }
@@ -113,7 +116,8 @@ class Pipeline {
   const tern::Stream upload_, compute_, download_;
   std::vector<counted::HostArray> sources_, results_;
   std::vector<Array<float>> inputs_, outputs_;
-  std::vector<tern::Mark> uploaded_, computed_, downloaded_;
+  std::vector<tern::Mark> uploaded_, computed_, downloaded_;  // by slot
+  std::vector<tern::Mark> finished_;                          // by chunk, the latest
   std::vector<Timed> timed_;
 };
 

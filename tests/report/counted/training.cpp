@@ -18,7 +18,7 @@ namespace {
 
 using tern::Array;
 
-constexpr std::size_t layers = 6, steps = 16, steps_per_checkpoint = 4;
+constexpr std::size_t layers = 6, steps = 32, steps_per_checkpoint = 4;
 
 class Model {
  public:
