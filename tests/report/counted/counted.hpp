@@ -151,8 +151,8 @@ class HostArray {
   std::vector<float> pageable_;
 };
 
-/// Adds a multiple of one array to another. A device that cannot load the kernel fills the other
-/// array instead.
+/// Adds a multiple of one array to another. A simulated CUDA driver cannot run the kernel of a real
+/// one and fills the other array instead.
 class AddScaled {
  public:
   explicit AddScaled(const tern::Device& device) {
@@ -162,8 +162,12 @@ class AddScaled {
       source = {.entry = "add_scaled",
                 .image = std::as_bytes(std::span(ptx_text.data(), ptx_text.size() + 1))};
     }
-    if (tern::Result<tern::Kernel> loaded = tern::Kernel::try_load(device, source)) {
+    tern::Result<tern::Kernel> loaded = tern::Kernel::try_load(device, source);
+    if (loaded) {
       kernel_ = *std::move(loaded);
+    } else if (device.spec().find("driver=sim") == device.spec().npos) {
+      std::fprintf(stderr, "%s\n", loaded.failure().text().c_str());
+      std::exit(1);
     }
   }
   void operator()(tern::StreamRef stream, tern::Array<float>& to, const tern::Array<float>& from,
@@ -175,7 +179,7 @@ class AddScaled {
     kernel_.launch(stream, tern::elements(to.size()), tern::inout(to), tern::in(from), factor,
                    std::uint64_t{to.size()});
   }
-  /// Returns an empty kernel if the device cannot load it.
+  /// Returns an empty kernel if there is none for the device.
   [[nodiscard]] const tern::Kernel& kernel() const { return kernel_; }
 
  private:
