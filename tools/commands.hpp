@@ -43,6 +43,7 @@ struct ReportOptions {
   std::string file;
   std::string after;  // a second recording, which the first is compared with; empty: none
   std::string page;   // empty: text to standard output
+  bool json = false;  // to standard output
 };
 int run_report(const ReportOptions& options);
 

@@ -88,9 +88,13 @@ CLI::App* add_report(CLI::App& app, ReportOptions& options) {
                    "a recording (made with TERN_TRACE=run.trace), a PyTorch memory snapshot, or an "
                    "RMM log")
       ->required();
-  command->add_option("after", options.after, "a second recording, to compare with the first");
-  command->add_option("-o,--output", options.page,
-                      "write an HTML page to this file instead of printing text");
+  CLI::Option* const after =
+      command->add_option("after", options.after, "a second recording, to compare with the first");
+  CLI::Option* const page = command->add_option(
+      "-o,--output", options.page, "write an HTML page to this file instead of printing text");
+  command->add_flag("--json", options.json, "print JSON instead of text, for one recording")
+      ->excludes(after)
+      ->excludes(page);
   command->footer(
       "Examples:\n  TERN_TRACE=run.trace my_program; tern report run.trace -o run.html\n"
       "  tern report before.trace after.trace -o difference.html    compares two recordings");

@@ -1,4 +1,5 @@
-// `tern report FILE`: shows a memory trace as text or as a page. With two files: what differs.
+// `tern report FILE`: shows a memory trace as text, as JSON or as a page. With two files: what
+// differs.
 
 #include <fmt/format.h>
 
@@ -83,6 +84,7 @@ int run_report(const ReportOptions& options) {
   if (!options.after.empty()) return run_comparison(options);
   const std::optional<TraceSummary> summary = summary_of(options.file);
   if (!summary) return 2;
+  if (options.json) return print_text(json_report(*summary));
   if (options.page.empty()) return print_text(text_report(*summary));
   return write_page(options.page, page_report(*summary), summary->events);
 }

@@ -363,6 +363,21 @@ class Report(InFolder):
         self.assertEqual(facts["title"], "run.trace")
         self.assertEqual(facts["columns"]["block_begin"]["count"], facts["columns"]["block_life"]["count"])
 
+    def test_prints_json(self):
+        log = self.write_log(self.folder / "log.csv", [1024, 2048])
+        run = tern("report", "--json", log)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        report = json.loads(run.stdout)
+        self.assertEqual(report["title"], "log.csv")
+        self.assertEqual([one["peak_live_bytes"] for one in report["devices"]], [3072])
+        self.assertEqual([one["live_at_end_bytes"] for one in report["resources"]], [3072])
+        self.assertIn("--json", tern("report", "--help").stdout)
+        for more in ([log], ["-o", str(self.folder / "page.html")]):
+            run = tern("report", "--json", log, *more)
+            self.assertEqual(run.returncode, 2)
+            self.assertIn("excludes --json", run.stderr)
+            self.assertEqual(run.stdout, "")
+
     def write_log(self, path, rows):
         """Writes an RMM log, which takes less time than a recording."""
         path.parent.mkdir(exist_ok=True)

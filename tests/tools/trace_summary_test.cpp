@@ -18,6 +18,7 @@
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/buffer.hpp"
+#include "tern/buffer/copy.hpp"
 #include "tern/buffer/transfer_audit.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/budget_resource.hpp"
@@ -230,6 +231,74 @@ TEST_F(SummaryOf, CopiesAgreeWithTheTransferCounts) {
   EXPECT_EQ(out.calls, moved.device_to_host().copies);
 }
 
+TEST_F(SummaryOf, MemoryOfTheHostIsNoMemoryOfADevice) {
+  const Device host = open_device("host"), device = open_device("sim");
+  const TransferCounts before = transfer_counts();
+  {
+    Buffer here(host, Shape::flat(1000), DType::f32), there(device, Shape::flat(1000), DType::f32);
+    const std::vector<float> values(1000, 1.0F);
+    here.copy_from(std::span<const float>(values));
+    const Stream stream(device), host_stream(host);
+    copy(there, here, stream);
+    copy(there, here, stream);
+    copy(here, there, stream);
+    stream.synchronize();
+    Buffer other(host, Shape::flat(1000), DType::f32);
+    copy(other, here, host_stream);
+    host_stream.synchronize();
+  }
+  const TransferCounts moved = transfer_counts() - before;
+  const TraceSummary seen = summary();
+  using enum TraceSummary::Direction;
+  EXPECT_EQ(moved.host_to_device().copies, 2u);
+  EXPECT_EQ(seen.transfers[static_cast<std::size_t>(to_device)].calls, 2u);
+  EXPECT_EQ(seen.transfers[static_cast<std::size_t>(to_device)].bytes,
+            moved.host_to_device().bytes);
+  EXPECT_EQ(moved.device_to_host().copies, 1u);
+  EXPECT_EQ(seen.transfers[static_cast<std::size_t>(to_host)].calls, 1u);
+  EXPECT_EQ(seen.transfers[static_cast<std::size_t>(to_host)].bytes, moved.device_to_host().bytes);
+  EXPECT_EQ(moved.between_devices().copies, 0u);
+  EXPECT_EQ(seen.transfers[static_cast<std::size_t>(between_devices)].calls, 0u);
+  EXPECT_GE(seen.transfers[static_cast<std::size_t>(within_host)].calls, 1u);
+  EXPECT_EQ(seen.transfers[static_cast<std::size_t>(within_device)].calls, 0u);
+}
+
+TEST_F(SummaryOf, EachPoolHasItsOwnPeaks) {
+  const Device device = open_device("sim?seed=71");
+  PoolResource early(device), late(device);
+  const Stream stream(device);
+  const Block first = early.allocate({.bytes = 6 * mib, .stream = stream});
+  const Block second = early.allocate({.bytes = 4 * mib, .stream = stream});
+  early.deallocate(first, stream);
+  stream.synchronize();
+  EXPECT_GT(early.trim(0), 0u);
+  const Block third = late.allocate({.bytes = 8 * mib, .stream = stream});
+  const PoolStatistics counted_early = early.pool_statistics();
+  const PoolStatistics counted_late = late.pool_statistics();
+  const TraceSummary seen = summary();
+  early.deallocate(second, stream);
+  late.deallocate(third, stream);
+  // Pools of other tests may have returned memory meanwhile.
+  std::vector<TraceSummary::Resource> used = seen.resources;
+  std::erase_if(used, [](const TraceSummary::Resource& pool) { return pool.peak_live == 0; });
+  ASSERT_EQ(used.size(), 2u);
+  const TraceSummary::Resource &one = used[0], &other = used[1];
+  EXPECT_EQ(one.peak_live, 10 * mib);
+  EXPECT_EQ(one.live_at_end, 4 * mib);
+  EXPECT_EQ(one.peak_held, counted_early.peak_held_bytes);
+  EXPECT_EQ(one.held_at_end, counted_early.held_bytes);
+  EXPECT_LT(one.held_at_end, one.peak_held);
+  EXPECT_EQ(other.peak_live, 8 * mib);
+  EXPECT_EQ(other.live_at_end, 8 * mib);
+  EXPECT_EQ(other.peak_held, counted_late.peak_held_bytes);
+  EXPECT_GT(other.peak_time, one.peak_time);
+  const TraceSummary::Peak& peak = peak_on(seen, device.spec());
+  EXPECT_EQ(peak.live, 12 * mib);
+  EXPECT_EQ(peak.live_at_end, 12 * mib);
+  EXPECT_EQ(peak.peak_held, std::max(counted_early.peak_held_bytes,
+                                     counted_early.held_bytes + counted_late.held_bytes));
+}
+
 TEST_F(SummaryOf, ARefusalNamesWhatWasLive) {
   const Device device = open_device("sim");
   PoolResource pool(device, {.limit_bytes = 8 * mib});
@@ -329,6 +398,8 @@ TEST_F(SummaryOf, BlocksFromBeforeTheRecordingAreShownOnceTheyAreFreed) {
   EXPECT_EQ(seen.blocks[0].begin, 0u);
   EXPECT_EQ(seen.tags[seen.blocks[0].tag], "early");
   EXPECT_EQ(peak_on(seen, device.spec()).live, 5 * mib);
+  EXPECT_EQ(seen.resources.at(0).peak_live, 5 * mib);
+  EXPECT_EQ(seen.resources.at(0).live_at_end, 0u);
   ASSERT_EQ(seen.notes.size(), 1u);
   EXPECT_NE(seen.notes[0].find("2.0 MiB"), std::string::npos);
   pool.deallocate(kept, {});

@@ -270,6 +270,11 @@ class SummaryBuilder {
       memory.peak = memory.live;
       memory.peak_time = now_;
     }
+    TraceSummary::Resource& resource = summary_.resources[block.resource];
+    if (live_of_resource > resource.peak_live) {
+      resource.peak_live = live_of_resource;
+      resource.peak_time = now_;
+    }
   }
   void add_hold(const MemoryEvent& event, std::uint32_t thread) {
     const std::uint32_t resource = resource_of(event);
@@ -362,8 +367,7 @@ class SummaryBuilder {
   [[nodiscard]] bool is_device_memory(const TraceSummary::Block* block) const {
     return block != nullptr && summary_.resources[block->resource].is_device_memory;
   }
-  /// An address that is in no block counts as memory of the host if the other one is in a block of
-  /// a device.
+  /// An address that is in no block counts as memory of the host if the other one is in a block.
   [[nodiscard]] TraceSummary::Direction direction_of(const TraceSummary::Block* to,
                                                      const TraceSummary::Block* from) const {
     using enum TraceSummary::Direction;
@@ -374,7 +378,8 @@ class SummaryBuilder {
                  : between_devices;
     }
     if (is_to_device) return to_device;
-    return is_from_device ? to_host : unknown;
+    if (is_from_device) return to_host;
+    return to == nullptr && from == nullptr ? unknown : within_host;
   }
   void add_copy(const MemoryEvent& event) {
     const TraceSummary::Block* const to = block_at(event.address);
@@ -525,9 +530,16 @@ class SummaryBuilder {
       const MemoryTrace::Name* name = trace_.find(DefinitionKind::resource, event.resource);
       const bool is_pinned =
           name != nullptr && name->detail == static_cast<std::uint8_t>(MemoryKind::pinned);
-      summary_.resources.push_back({name != nullptr ? name->text : "resource",
-                                    is_pinned ? pinned_of(device) : device, !is_pinned});
+      TraceSummary::Resource resource;
+      resource.name = name != nullptr ? name->text : "resource";
+      resource.device = is_pinned ? pinned_of(device) : device;
+      resource.is_device_memory = !is_pinned && !is_host(event.device);
+      summary_.resources.push_back(std::move(resource));
     });
+  }
+  [[nodiscard]] bool is_host(std::uint32_t device) const {
+    const MemoryTrace::Name* name = trace_.find(DefinitionKind::device, device);
+    return name != nullptr && (name->text == "host" || name->text.starts_with("host?"));
   }
   /// Page-locked memory is memory of the host, and not part of what a device holds.
   std::uint32_t pinned_of(std::uint32_t device) {
@@ -585,8 +597,8 @@ class SummaryBuilder {
     std::ranges::stable_sort(summary_.kept_copies, std::ranges::greater(),
                              &TraceSummary::KeptCopy::times);
     add_up_budgets();
-    find_peaks();
     find_leaks();
+    find_peaks();
     add_up_waits();
     summary_.evicted_lines = sorted(evicted_lines_);
     summary_.budget_wait_lines = sorted(budget_wait_lines_);
@@ -602,19 +614,16 @@ class SummaryBuilder {
       tags[device].add(block.tag, 0, block.bytes);
       sites[device].add(block.tag, block.site, block.bytes);
     }
-    std::vector<std::uint64_t> held_by(summary_.resources.size()), held(devices_.size());
-    for (const TraceSummary::Hold& hold : summary_.holds) {
-      const std::uint32_t device = summary_.resources[hold.resource].device;
-      if (device >= devices_.size() || hold.time > devices_[device].peak_time) continue;
-      held[device] += hold.bytes - std::exchange(held_by[hold.resource], hold.bytes);
-    }
+    std::vector<Held> held = add_up_holds();
     for (std::uint32_t device = 0; device < devices_.size(); ++device) {
       if (!devices_[device].has_events) continue;
       TraceSummary::Peak peak;
       peak.device = device;
       peak.time = devices_[device].peak_time;
       peak.live = devices_[device].peak;
-      peak.held = held[device];
+      peak.held = held[device].at_peak;
+      peak.peak_held = held[device].peak;
+      peak.live_at_end = live_at_end_[device];
       peak.tags = tags[device].sorted(max_tags);
       peak.sites = sites[device].sorted(max_sites);
       peak.text = sentence_of(peak);
@@ -622,9 +631,30 @@ class SummaryBuilder {
     }
     std::ranges::stable_sort(summary_.peaks, std::ranges::greater(), &TraceSummary::Peak::live);
   }
+  /// Memory that the resources of a device hold together.
+  struct Held {
+    std::uint64_t now = 0, peak = 0;
+    std::uint64_t at_peak = 0;  // when the most was live
+  };
+  [[nodiscard]] std::vector<Held> add_up_holds() {
+    std::vector<Held> devices(devices_.size());
+    for (const TraceSummary::Hold& hold : summary_.holds) {
+      TraceSummary::Resource& resource = summary_.resources[hold.resource];
+      const std::uint64_t before = std::exchange(resource.held_at_end, hold.bytes);
+      resource.peak_held = std::max(resource.peak_held, hold.bytes);
+      if (resource.device >= devices_.size()) continue;
+      Held& held = devices[resource.device];
+      held.now += hold.bytes - before;
+      held.peak = std::max(held.peak, held.now);
+      if (hold.time <= devices_[resource.device].peak_time) held.at_peak = held.now;
+    }
+    return devices;
+  }
   /// Finds the peaks from the blocks alone.
   void sweep() {
     devices_.assign(devices_.size(), {});
+    live_by_resource_.clear();
+    for (TraceSummary::Resource& one : summary_.resources) one.peak_live = one.peak_time = 0;
     std::vector<std::uint32_t> by_end(summary_.blocks.size());
     for (std::uint32_t i = 0; i < by_end.size(); ++i) by_end[i] = i;
     std::ranges::stable_sort(by_end, {}, [&](std::uint32_t i) { return summary_.blocks[i].end; });
@@ -659,10 +689,13 @@ class SummaryBuilder {
     return text + '.';
   }
   void find_leaks() {
+    live_at_end_.resize(devices_.size());
     std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, TraceSummary::Leak> leaks;
     for (const TraceSummary::Block& block : summary_.blocks) {
       if (block.end != TraceSummary::never) continue;
       const std::uint32_t device = summary_.resources[block.resource].device;
+      summary_.resources[block.resource].live_at_end += block.bytes;
+      live_at_end_[device] += block.bytes;
       TraceSummary::Leak& leak = leaks[{device, block.tag, block.site}];
       leak.device = device;
       leak.tag = block.tag;
@@ -757,6 +790,7 @@ class SummaryBuilder {
       refused_;
   std::vector<TraceSummary::Block> earlier_;
   std::vector<DeviceMemory> devices_;
+  std::vector<std::uint64_t> live_at_end_;  // by device
   std::unordered_map<std::uint32_t, bool> has_first_hold_;
   std::map<std::uint32_t, std::vector<std::size_t>> open_ranges_;  // by thread
   std::uint64_t live_before_ = 0;
@@ -793,6 +827,8 @@ std::string_view name(TraceSummary::Direction direction) noexcept {
       return "within a device";
     case TraceSummary::Direction::between_devices:
       return "between devices";
+    case TraceSummary::Direction::within_host:
+      return "within the host";
     case TraceSummary::Direction::unknown:
       break;
   }

@@ -21,8 +21,12 @@ struct TraceSummary {
   struct Resource {
     std::string name;
     std::uint32_t device = 0;
-    /// Device or managed memory, so that a copy from the host to it moves bytes to the device.
+    /// Device or managed memory of a device other than the host, so that a copy from the host to it
+    /// moves bytes to the device. The library's transfer counts use the same rule.
     bool is_device_memory = true;
+    /// The highest live and held memory, and what was live and held when the trace ended.
+    std::uint64_t peak_live = 0, peak_time = 0, peak_held = 0;
+    std::uint64_t live_at_end = 0, held_at_end = 0;
   };
   struct Stream {
     std::string name;
@@ -48,9 +52,10 @@ struct TraceSummary {
     to_host,
     within_device,
     between_devices,
-    unknown  // both addresses are in no block of the trace
+    unknown,     // both addresses are in no block of the trace
+    within_host  // from memory of the host to memory of the host
   };
-  static constexpr std::size_t directions = 5;
+  static constexpr std::size_t directions = 6;
   struct Copy {
     /// When it began on the device, or when it was submitted if that is unknown. Then took is 0.
     std::uint64_t time = 0, took = 0, bytes = 0;
@@ -78,6 +83,8 @@ struct TraceSummary {
   struct Peak {
     std::uint32_t device = 0;
     std::uint64_t time = 0, live = 0, held = 0;
+    std::uint64_t peak_held = 0;  // may be at another time
+    std::uint64_t live_at_end = 0;
     std::vector<Share> tags, sites;  // the largest first
     std::string text;
   };
@@ -188,6 +195,8 @@ struct TraceSummary {
 
 /// Writes the summary as text for terminals and logs.
 [[nodiscard]] std::string text_report(const TraceSummary& summary);
+/// Writes the summary as JSON for programs, with exact numbers.
+[[nodiscard]] std::string json_report(const TraceSummary& summary);
 /// Writes the summary as one page of HTML.
 [[nodiscard]] std::string page_report(const TraceSummary& summary);
 

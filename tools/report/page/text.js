@@ -1,7 +1,7 @@
 // Numbers, names and elements as text. Strings of a trace become text nodes only.
 
 const DIRECTIONS = ['to the device', 'to the host', 'within a device', 'between devices',
-                    'other memory'];
+                    'other memory', 'within the host'];
 const byId = (id) => document.getElementById(id);
 
 const BYTE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
