@@ -371,6 +371,7 @@ def build(blocks=3000, layers=8, hostile=False, seed=7):
     leaks = [block for block in sample.blocks if block[1] is NEVER]
     facts["leaks"] = [dict(row, device=1) for row in sums(sample, leaks, ["tag", "site"])]
     facts["refused"] = len(facts["refusals"])
+    facts["served_later"] = sum(one["is_served_later"] for one in facts["refusals"])
     facts["transfers"] = transfers(sample)
     facts["wait_sums"] = wait_sums(sample)
     return sample
@@ -408,7 +409,7 @@ def empty():
         "peaks": [], "refusals": [], "leaks": [], "transfers": [], "findings": [], "growing": [],
         "blocked": [], "moves": [], "evictions": [], "kept_copies": [],
         "checker_findings": [], "budgets": [], "budget_waits": [], "wait_sums": [],
-        "refused": 0}
+        "refused": 0, "served_later": 0}
     return sample
 
 

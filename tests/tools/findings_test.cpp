@@ -204,6 +204,7 @@ TEST(Refused, IsNoFindingIfTheThreadGetsTheMemoryLater) {
   story.allocate(6000, 7);
   EXPECT_TRUE(story.findings().all.empty());
   EXPECT_TRUE(story.summary().refusals.at(0).is_served_later);
+  EXPECT_EQ(story.summary().served_later, 1u);
 }
 
 TEST(Refused, WhilePendingNamesTheStream) {

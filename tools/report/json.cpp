@@ -45,6 +45,7 @@ class JsonReport {
         {"moves", moves()},
         {"evictions", {{"copies", summary_.evictions.calls}, {"bytes", summary_.evictions.sum}}},
         {"refused_requests", summary_.refused},
+        {"served_later", summary_.served_later},
         {"refusals", list_of(summary_.refusals, [this](const auto& one) { return refusal(one); })},
         {"budget_waits",
          {{"requests", summary_.budget_waits.calls}, {"ns", summary_.budget_waits.sum}}},

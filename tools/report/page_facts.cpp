@@ -192,9 +192,9 @@ json page_facts(const TraceSummary& summary) {
                 {"process", summary.process},   {"started", summary.started},
                 {"duration", summary.duration}, {"events", summary.events},
                 {"lost", summary.lost},         {"is_complete", summary.is_complete},
-                {"refused", summary.refused},   {"notes", summary.notes},
-                {"tags", summary.tags},         {"sites", summary.sites},
-                {"kernels", summary.kernels}};
+                {"refused", summary.refused},   {"served_later", summary.served_later},
+                {"notes", summary.notes},       {"tags", summary.tags},
+                {"sites", summary.sites},       {"kernels", summary.kernels}};
   add_names(summary, facts);
   add_memory(summary, facts);
   add_findings(summary, facts);

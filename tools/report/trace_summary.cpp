@@ -309,15 +309,18 @@ class SummaryBuilder {
     if (refused_.empty()) return;
     const auto refused = refused_.find({thread, event.site, event.extra});
     if (refused == refused_.end()) return;
-    for (const std::size_t index : refused->second) {
+    for (const std::size_t index : refused->second.shown) {
       summary_.refusals[index].is_served_later = true;
     }
+    summary_.served_later += refused->second.count;
     refused_.erase(refused);
   }
   void add_refusal(const MemoryEvent& event, std::uint32_t thread) {
     ++summary_.refused;
+    Refused& refused = refused_[{thread, event.site, event.bytes}];
+    ++refused.count;
     if (summary_.refusals.size() >= max_refusals) return;
-    refused_[{thread, event.site, event.bytes}].push_back(summary_.refusals.size());
+    refused.shown.push_back(summary_.refusals.size());
     TraceSummary::Refusal refusal;
     refusal.time = now_;
     refusal.bytes = event.bytes;
@@ -785,9 +788,12 @@ class SummaryBuilder {
   std::unordered_map<std::uint32_t, std::uint64_t> live_before_by_resource_;
   std::unordered_map<std::uint32_t, std::size_t> last_hold_;  // by thread
   LineCounts evicted_lines_, budget_wait_lines_;
+  struct Refused {
+    std::uint64_t count = 0;
+    std::vector<std::size_t> shown = {};  // places in the summary
+  };
   /// Refusals that were not served yet, by thread, number of the line and bytes.
-  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>, std::vector<std::size_t>>
-      refused_;
+  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>, Refused> refused_;
   std::vector<TraceSummary::Block> earlier_;
   std::vector<DeviceMemory> devices_;
   std::vector<std::uint64_t> live_at_end_;  // by device

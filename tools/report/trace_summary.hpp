@@ -168,8 +168,9 @@ struct TraceSummary {
   std::vector<Wait> waits;
   std::vector<Range> ranges;
   std::vector<Peak> peaks;
-  std::vector<Refusal> refusals;  // the first ones
-  std::uint64_t refused = 0;      // all of them
+  std::vector<Refusal> refusals;   // the first ones
+  std::uint64_t refused = 0;       // all of them
+  std::uint64_t served_later = 0;  // of those: the request was repeated and served
   std::vector<Leak> leaks;
   Transfers transfers[directions];
   std::vector<Moves> moves;

@@ -80,8 +80,8 @@ function showHeader() {
     ['Duration', formatTime(facts.duration)], ['Events', formatCount(facts.events)],
     ['Blocks', formatCount(model.blocks.count)],
     ['Lost events', formatCount(facts.lost), facts.lost > 0],
-    ['Refused requests', formatCount(facts.refused),
-     facts.refusals.some((refusal) => !refusal.is_served_later)],
+    ['Refused requests', formatCount(facts.refused - facts.served_later),
+     facts.refused > facts.served_later],
     ['Not freed', formatBytes(facts.leaks.reduce((sum, row) => sum + row.bytes, 0))],
   ];
   byId('figures').replaceChildren(...figures.map(([name, value, isBad]) =>
