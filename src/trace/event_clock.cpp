@@ -52,7 +52,8 @@ Scale read_both() noexcept {
   return best;
 }
 
-Scale measure_scale() noexcept {
+// Not inlined, so that now_ns() saves no registers for it.
+[[gnu::noinline, gnu::cold]] Scale measure_scale() noexcept {
   Scale scale = read_both();
 #if defined(__x86_64__)
   constexpr unsigned power_leaf = 0x80000007, constant_rate_bit = 1U << 8;

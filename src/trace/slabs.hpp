@@ -6,9 +6,9 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,13 +44,23 @@ class Slab {
     std::atomic_ref(header().kind).store(kind, std::memory_order_release);
   }
   void put(std::uint64_t index, const MemoryEvent& event) const noexcept {
-    constexpr std::size_t words = sizeof event / sizeof(std::uint64_t);
-    std::uint64_t from[words];
-    std::memcpy(from, &event, sizeof event);
     auto* const to = reinterpret_cast<std::uint64_t*>(contents() + index * sizeof event);
-    for (std::size_t i = 0; i < words; ++i) {
-      std::atomic_ref(to[i]).store(from[i], std::memory_order_relaxed);
-    }
+    const auto put_word = [to](std::size_t at, std::uint64_t word) {
+      std::atomic_ref(to[at]).store(word, std::memory_order_relaxed);
+    };
+    // The small fields are joined in registers. A word that is read from memory right after its
+    // parts were written there would cost as much as the other words together.
+    static_assert(std::endian::native == std::endian::little);
+    put_word(0, event.time_ns);
+    put_word(1, event.stream);
+    put_word(2, event.block);
+    put_word(3, event.address);
+    put_word(4, event.bytes);
+    put_word(5, event.extra);
+    put_word(6, event.site | std::uint64_t{event.resource} << 32);
+    put_word(7, event.device | std::uint64_t{event.tag} << 32 |
+                    std::uint64_t{static_cast<std::uint8_t>(event.kind)} << 48 |
+                    std::uint64_t{event.detail} << 56);
     used().store(index + 1, std::memory_order_release);
   }
 
