@@ -108,7 +108,7 @@ int check_one(const std::string& path, const CheckOptions& options) {
 
 // --- Recordings of any device
 
-/// What the checker did not see, one sentence per line.
+/// Returns what the checker did not see, one line for each reason.
 std::string limits_text(const trace::MemoryTrace& trace, const RecordedOrder& order) {
   std::string text;
   const auto left_out = [&](std::uint64_t count, std::string_view why) {
@@ -122,18 +122,18 @@ std::string limits_text(const trace::MemoryTrace& trace, const RecordedOrder& or
   left_out(order.in_rows, "that copy rows with gaps between them");
   if (trace.header.lost_events > 0) {
     text += fmt::format(
-        "  {} lost: a finding may be wrong, because the wait that it misses may be among them\n",
+        "  {} lost: a finding may be wrong, because a lost event may be the missing wait\n",
         count_text(trace.header.lost_events, "event was", "events were"));
   }
   if (order.live_blocks > 0) {
-    text += fmt::format(
-        "  not freed when the recording ended: {} of {}, which `tern report` lists\n",
-        count_text(order.live_blocks, "block", "blocks"), format_bytes(order.live_bytes));
+    text += fmt::format("  not freed when the recording ended: {} ({}); see `tern report`\n",
+                        count_text(order.live_blocks, "block", "blocks"),
+                        format_bytes(order.live_bytes));
   }
   text +=
-      "  A recording does not show what the host reads and writes, what kernels use without "
-      "declaring it,\n  graphs, and in which order a pool reuses its memory. A simulated device "
-      "checks all of this.\n";
+      "  A recording does not show what the host reads and writes, undeclared uses of kernels, "
+      "work in graphs,\n  and how a pool reuses memory. To check these too, run the program on a "
+      "simulated device.\n";
   return text;
 }
 

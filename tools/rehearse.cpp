@@ -69,7 +69,8 @@ Result<std::size_t> parse_memory(const std::string& text) {
 }
 
 std::string rehearsal_of(const RehearseOptions& options, std::size_t memory_bytes) {
-  // Streams run at once: a program may poll for what a stream does, and nothing else runs them.
+  // Streams run immediately: a program may poll for work of a stream, and nothing else would run
+  // it.
   const char* const schedule = std::getenv("TERN_SIM_SCHEDULE");
   return fmt::format("sim?memory={}&devices={}&check=off&schedule={}{}", memory_bytes,
                      options.devices, schedule == nullptr ? "eager" : schedule,

@@ -41,7 +41,7 @@ namespace tern {
 struct StreamState {
   /// Records that the host has seen everything up to this mark complete.
   void see_done(std::uint64_t sequence) noexcept;
-  /// Records that the host has seen it, so that a reader of the recording knows the order.
+  /// Writes an event to the recording: the host has seen everything up to this mark complete.
   void record_done(std::uint64_t sequence) const noexcept;
 
   /// Returns the last mark that anybody holds. If somebody holds the next mark, issues it first. Do
@@ -360,15 +360,17 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// Waits for all work of the device. Marks issued before are then known to be done, for streams
   /// in the first 64 slots. Marks of other streams are queried when needed.
   [[nodiscard]] Result<void> synchronize() noexcept;
-  /// What the host waited for, or saw complete without a wait, in a recording.
+  /// Work that the host waited for, or saw complete without a wait, as recordings describe it. With
+  /// neither a mark nor an event: all work of the stream.
   struct DoneWork {
-    StreamId stream = {};        // none: all work of the device
-    std::uint64_t sequence = 0;  // of a mark of the stream
-    NativeEvent event = {};  // of the program; if there is no mark either, all work of the stream
+    StreamId stream = {};        // empty: all work of the device
+    std::uint64_t sequence = 0;  // sequence number of a mark of the stream
+    NativeEvent event = {};      // event of the program
   };
-  /// Records that the host waited since `begun_ns`.
+  /// Records that the host waited for the work from `begun_ns` until now.
   void record_host_wait(const DoneWork& done, std::uint64_t begun_ns) noexcept;
-  /// Records that the host saw work complete, so that a reader of the recording knows the order.
+  /// Records that the host saw the work complete without a wait. `tern check` needs these events to
+  /// know the order.
   void record_done_seen(const DoneWork& done) const noexcept;
   /// The simulated device has no times, and more events would change its schedule.
   [[nodiscard]] bool has_copy_times() const noexcept {

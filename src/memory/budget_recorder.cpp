@@ -26,14 +26,14 @@ BudgetRecorder::~BudgetRecorder() {
 
 void BudgetRecorder::recording_changed(bool is_on) noexcept {
   if (!is_on) return;
-  // A thread changes the count first and asks for a recording afterwards. So either the thread
-  // records its change, or the change is in the count that is read here.
+  // A thread changes the count first, and tests afterwards whether a recording is on. So either the
+  // thread records its change, or record() reads a count that includes the change.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   record();
 }
 
-// No two events of a budget have the same time, so that their order is certain even if the clocks
-// of two processors differ.
+// Returns a later time on each call. So the events of a budget have a definite order, even if the
+// clocks of two processors differ.
 std::uint64_t BudgetRecorder::next_time_ns() noexcept {
   const std::uint64_t now_ns = trace::now_ns();
   std::uint64_t last = last_time_ns_.load(), time_ns = 0;
@@ -43,15 +43,15 @@ std::uint64_t BudgetRecorder::next_time_ns() noexcept {
   return time_ns;
 }
 
-// The time is taken before the count is read. A thread that changes the count after that takes a
-// later time, so of all events of the budget the latest one has the present count.
+// Gets the time before it reads the count. A thread that changes the count after this read gets a
+// later time, so the event with the latest time has the current count.
 [[gnu::noinline, gnu::cold]] void BudgetRecorder::record() noexcept {
   const std::uint64_t time_ns = next_time_ns();
   record(budget_.used_bytes(), time_ns);
 }
 
-// If another thread has lowered the count already, the count that this thread reached gets an event
-// of its own. Otherwise the highest use would be missing.
+// If another thread has already lowered the count, records two events: the count that this thread
+// reached, and the current count. Without the first event, the highest use could be missing.
 [[gnu::noinline, gnu::cold]] void BudgetRecorder::record_reached(std::size_t used_bytes) noexcept {
   const std::uint64_t time_ns = next_time_ns();
   const std::size_t now = budget_.used_bytes();

@@ -1,16 +1,17 @@
 // A BudgetRecorder records the bytes in use of one budget (EventKind::budget_use).
 //
-// The figure is Budget::used_bytes(): the memory that exists, including freed memory whose stream
-// has not passed the free. Requests in progress and reservations that are not drawn yet are not in
-// it. Threads keep no share of a budget, so the figure is the count of the budget itself. A block
-// that a pool recycles while its charge is pending keeps its charge, so it changes no count and
-// causes no event.
+// The recorded count is Budget::used_bytes(): all memory that is charged to the budget, including
+// freed memory whose stream has not passed the free. The count does not include requests in
+// progress and undrawn reservations. Threads do not cache parts of a budget, so the count is exact.
+// A block that a pool reuses while its charge is pending keeps the charge: the count does not
+// change, and there is no event.
 //
-// There is an event when a recording starts, when a budget is made or destroyed, and after every
-// change of the count or of the limit. Charges that one drain ends share an event. The event with
-// the latest time has the present count, and the largest count is in some event. record()
-// and record_reached() take no lock after the first event of the budget in a recording. Call them
-// if trace::is_recording(). Thread-safe.
+// A budget has an event when a recording starts, when the budget is created or destroyed, and after
+// every change of the count or of the limit. Charges that end in one drain share an event. The
+// event with the latest time has the current count. The highest count has an event, too.
+//
+// Call record() and record_reached() only if trace::is_recording(). They take no lock after the
+// first event of the budget in a recording. Thread-safe.
 
 #pragma once
 
@@ -25,17 +26,17 @@ namespace tern {
 
 class BudgetRecorder final : private trace::RecordingListener {
  public:
-  /// The budget must be complete. If a recording is on, records the budget.
+  /// The budget must be fully constructed. If a recording is on, records the count.
   explicit BudgetRecorder(const Budget& budget) noexcept;
   /// Records that the budget is destroyed.
   ~BudgetRecorder() override;
 
-  /// The number of the budget, unique in the process.
+  /// Returns the number of the budget, which is unique in the process.
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
 
-  /// Records the count after a change of this thread.
+  /// Records the count. Call it after this thread has changed the count or the limit.
   void record() noexcept;
-  /// Like record(), after an admission of this thread that made the count `used_bytes`.
+  /// Like record(), for an admission of this thread that raised the count to `used_bytes`.
   void record_reached(std::size_t used_bytes) noexcept;
 
  private:

@@ -21,13 +21,13 @@ struct RecordedResource {
   MemoryKind kind;
 };
 
-/// `stream` is the one that the memory is ordered by: the stream of the request, or none if every
-/// stream may use the memory at once.
+/// `stream` is the stream of the request. It is empty if every stream may use the memory
+/// immediately.
 void record_allocation(const RecordedResource& from, const Block& block, const Request& request,
                        StreamId stream) noexcept;
 /// Call before another thread can allocate the memory, so that its event has a later time.
-/// Once the stream has passed the mark, other streams may use the memory without a wait. A mark
-/// without a sequence number: the resource does not know.
+/// Once its stream has passed the mark, other streams may use the memory without a wait. If the
+/// resource does not know this point, the mark has no sequence number.
 void record_free(const RecordedResource& to, const Block& block, Tag tag, Mark mark,
                  const CallSite& site, std::uint64_t time_ns = 0) noexcept;
 void record_refusal(const RecordedResource& by, const Request& request, std::size_t held_bytes,

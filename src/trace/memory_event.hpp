@@ -20,8 +20,9 @@ namespace tern::trace {
 enum class EventKind : std::uint8_t {
   none,
   allocate,       // block, address, bytes granted, extra: bytes requested, stream
-  free,           // block, address, bytes, stream of the free, extra: once the stream has passed
-                  // this sequence number, others may use the memory; 0: unknown, or at once
+  free,           // block, address, bytes, stream of the free, extra: sequence number that the
+                  // stream must pass before other streams may use the memory; 0: unknown, or
+                  // other streams may use the memory immediately
   refuse,         // bytes requested, extra: bytes held, block: pending bytes, address: bytes of the
                   // largest free range, detail: ErrorCode, stream
   hold,           // bytes that the resource holds now, extra: live bytes, block: pending bytes
@@ -51,12 +52,12 @@ enum class EventKind : std::uint8_t {
   done_seen,       // the host saw work complete without a wait; fields as for host_wait
   budget_use,      // block: number of the budget, bytes: used now, address: its limit, extra:
                    // definition of its path, detail: 1 if the budget is destroyed
-  event_recorded,  // a device event after the work of `stream` so far; block: it stands for the
+  event_recorded,  // a device event after the work of `stream` so far; block: it covers the
                    // sequence numbers up to this one, or 0: address is an event of the program
-  host_call,       // stream will call a function of the host
+  host_call,       // a host function was submitted to `stream`
 };
 inline constexpr std::uint8_t event_kinds = static_cast<std::uint8_t>(EventKind::host_call) + 1;
-/// The limit of a budget without one, in its events.
+/// Stands for "no limit" in the events of a budget.
 inline constexpr std::uint64_t no_budget_limit = ~std::uint64_t{0};
 
 /// Returns whether this version knows the kind.
@@ -66,14 +67,14 @@ inline constexpr std::uint64_t no_budget_limit = ~std::uint64_t{0};
 
 enum class CopyShape : std::uint8_t {
   contiguous,
-  rows,  // with gaps between them, so the range from the address on is not what was copied
+  rows,  // rows with gaps between them: the copied bytes are not one range
 };
 
-/// How a stream is ordered with others that it does not wait for.
+/// How a stream is ordered with streams that it does not wait for.
 enum class StreamOrder : std::uint8_t {
   independent,
   blocking,  // ordered with the default stream of its device
-  borrowed,  // others submit work to it, too
+  borrowed,  // other libraries submit work to the stream, too
 };
 
 /// One event, as it is in the file.

@@ -36,12 +36,12 @@ struct Named {
   std::uint8_t detail = 0;
 };
 
-/// The number of a text in the latest recording. For the text of an object that many events name:
-/// its number is looked up once per recording. Threads may share a cache.
+/// Caches the number of a text in the latest recording. For a text that many events name, such as
+/// the path of a budget: the recording looks up the number only once. Threads may share a cache.
 class TextCache {
  private:
   friend class Recording;
-  std::atomic<std::uint64_t> known_ = 0;  // the number of the recording, then that of the text
+  std::atomic<std::uint64_t> known_ = 0;  // upper bits: number of the recording; lower: of the text
 };
 
 /// The fields of an event. Fields that the kind does not use stay 0.

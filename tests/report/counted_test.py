@@ -19,7 +19,7 @@ TERN, PROGRAMS = sys.argv.pop(1), pathlib.Path(sys.argv.pop(1))
 DEVICE = os.environ.pop("TERN_COUNTED_DEVICE", "")
 FACTOR = os.environ.pop("TERN_COUNTED_FACTOR", "1")
 OUT = os.environ.pop("TERN_COUNTED_OUT", "")
-# Timed events of the program are around those of the recording, and so measure a little more.
+# The program records its timed events outside of those of the recording, so it measures slightly longer times.
 RATE_TOLERANCE = 0.05
 
 figures = []

@@ -22,9 +22,10 @@ using trace::EventKind;
 using trace::MemoryEvent;
 using trace::MemoryTrace;
 
-/// All memory is in one space: addresses of different devices differ.
+/// All memory is in one space, because addresses of different devices differ.
 constexpr std::uint32_t space = 1;
-/// The lower bits of an offset are the address, the upper ones count the blocks that had it.
+/// The lower bits of an offset are the address. The upper bits count the earlier blocks at this
+/// address.
 constexpr unsigned address_bits = 48;
 constexpr std::uint64_t max_blocks_at_address = 0xffff;
 constexpr std::size_t max_tags = 1024;
@@ -33,13 +34,13 @@ std::uint64_t saturated_sum(std::uint64_t a, std::uint64_t b) {
   return a > ~std::uint64_t{0} - b ? ~std::uint64_t{0} : a + b;
 }
 
-/// When the effect of the event on the order begins: a wait has one when it ends.
+/// Returns the time at which the event begins to order work. A wait orders work when it ends.
 std::uint64_t effective_time(const MemoryEvent& event) {
   return event.kind == EventKind::host_wait ? saturated_sum(event.time_ns, event.extra)
                                             : event.time_ns;
 }
 
-/// The bytes of a block in the trace.
+/// A part of a block, as a range of the trace.
 struct Piece {
   SpaceRange range;
   std::uint64_t block = 0;
@@ -48,9 +49,9 @@ struct Piece {
 /// The newest block at each address, live or freed.
 class Blocks {
  public:
-  /// Adds a block and returns its bytes. Keeps what is freed until forget_freed(). Returns nothing
-  /// if it lies in or across a live block: a resource on top of another one, or a free that was
-  /// lost.
+  /// Adds a block and returns its range in the trace. Returns nothing if the block overlaps a live
+  /// block: one resource allocates from another, or an event of a free was lost. Freed blocks are
+  /// kept until forget_freed(), so that uses after the free are found.
   std::optional<SpaceRange> begin(std::uint64_t number, std::uint64_t address, std::uint64_t bytes,
                                   std::uint32_t resource) {
     if (bytes == 0 || address == 0 || saturated_sum(address, bytes) >> address_bits != 0) {
@@ -64,13 +65,14 @@ class Blocks {
       use = std::max(use, at->second.use + 1);
     }
     if (use > max_blocks_at_address) return std::nullopt;
-    // What is left of older blocks would only be seen by uses after their free.
+    // Erases older blocks as a whole. Uses of their other bytes would be uses after the free, and
+    // are not found from now on.
     by_address_.erase(first, at);
     by_address_.emplace(address, Block{number, bytes, use, resource, true});
     address_of_[number] = address;
     return range_of(address, by_address_.at(address), 0, bytes);
   }
-  /// Ends a block, and returns its bytes if it is known.
+  /// Marks a block as freed and returns its range. Returns nothing if the block is not known.
   std::optional<SpaceRange> end(std::uint64_t number) {
     const auto known = address_of_.find(number);
     if (known == address_of_.end()) return std::nullopt;
@@ -81,8 +83,8 @@ class Blocks {
     address_of_.erase(known);
     return range;
   }
-  /// Forgets the freed blocks of a resource, because the driver may have got their memory back.
-  /// Other allocators, which are not recorded, may then use it.
+  /// Forgets the freed blocks of a resource. Call it when the resource may have returned their
+  /// memory to the driver: allocators that are not recorded may then use the memory.
   void forget_freed(std::uint32_t resource) {
     for (const auto& [address, number] : freed_[resource]) {
       const auto at = by_address_.find(address);
@@ -92,7 +94,7 @@ class Blocks {
     }
     freed_.erase(resource);
   }
-  /// Forgets a block, so that later uses of its bytes are not judged.
+  /// Forgets a live block, so that later uses of its bytes are not checked.
   void forget(std::uint64_t number) {
     const auto known = address_of_.find(number);
     if (known == address_of_.end()) return;
@@ -172,11 +174,11 @@ class Translation {
  private:
   /// A stream as the checker sees it.
   struct Stream {
-    ActorId actor = 0;  // 0: not judged
+    ActorId actor = 0;  // 0: work of the stream is not checked
     std::uint32_t device = 0;
-    bool is_known = true;    // the host knows that all of its work is complete
+    bool is_known = true;    // the host knows that all work of the stream is complete
     std::uint64_t done = 0;  // the host knows that the stream has passed this sequence number
-    /// Device events after work of the stream, by the sequence number that they stand for.
+    /// Device events that were recorded on the stream, by the last sequence number that they cover.
     std::map<std::uint64_t, std::uint64_t> marks = {};
   };
 
@@ -217,7 +219,8 @@ class Translation {
     }
   }
 
-  /// Returns the stream. Actor 0 stands for streams whose work is not judged.
+  /// Returns the stream, and adds it to the trace on the first call. If work of the stream is not
+  /// checked, its actor is 0.
   Stream& stream_of(std::uint64_t id) {
     const auto [at, is_new] = streams_.try_emplace(id);
     Stream& stream = at->second;
@@ -248,7 +251,7 @@ class Translation {
                    .name = text});
     return stream;
   }
-  /// Returns null for the host and for streams that are not judged.
+  /// Returns null for the host and for streams whose work is not checked.
   Stream* judged(std::uint64_t id) {
     if (id == 0) return nullptr;
     Stream& stream = stream_of(id);
@@ -265,12 +268,13 @@ class Translation {
     const auto known = tags_.find(event.tag);
     if (known != tags_.end()) return known->second;
     const MemoryTrace::Name* const name = trace_.find(DefinitionKind::tag, event.tag);
-    // A process has few tags.
+    // Tags are never freed, so a recording with very many tags must not use up those of the
+    // process.
     if (name == nullptr || tags_.size() >= max_tags) return {};
     return tags_[event.tag] = Tag(name->text);
   }
 
-  /// Writes what a stream or the host does to memory.
+  /// Writes an access of a stream, or of the host if `stream` is null.
   void touch(Stream* stream, OperationKind operation, std::span<const Touch> touches,
              const MemoryEvent& event, std::string_view name = {}) {
     if (stream != nullptr) stream->is_known = false;
@@ -290,7 +294,7 @@ class Translation {
     if (!range) return;
     Touch one{.kind = TouchKind::allocate, .range = *range, .generation = event.block};
     touch(judged(event.stream), OperationKind::allocate, {&one, 1}, event);
-    // The recording does not show everybody who writes to it.
+    // Declares the bytes as initialized, because the recording does not show every write.
     one = {.kind = TouchKind::write, .range = *range, .is_assumed = true};
     touch(nullptr, OperationKind::call, {&one, 1}, event);
   }
@@ -302,7 +306,7 @@ class Translation {
     if (!range) return;
     const Touch one{.kind = TouchKind::release, .range = *range, .generation = event.block};
     touch(stream, OperationKind::release, {&one, 1}, event);
-    // Only a pool keeps what is freed.
+    // Only pools keep freed memory. Other resources return it to the driver.
     if (!held_.contains(event.resource)) blocks_.forget_freed(event.resource);
   }
 
@@ -353,7 +357,7 @@ class Translation {
     touch(stream, operation, touches, event, name);
   }
 
-  /// Makes the stream record an event of the trace now, and returns its number.
+  /// Records a new event on the stream in the trace, and returns its number.
   std::uint64_t new_event(const Stream& stream) {
     writer_.write(
         {.kind = RecordKind::record_event, .actor = stream.actor, .event = ++last_event_});
@@ -383,8 +387,8 @@ class Translation {
     place = made;
   }
 
-  /// Returns the event of the trace that stands for a mark or an event of the program, or one for
-  /// everything that the stream got so far.
+  /// Returns the event of the trace that covers the mark or the event of the program. If there is
+  /// none, returns a new event, which covers all work of the stream so far.
   std::uint64_t event_for(Stream& stream, std::uint64_t sequence, std::uint64_t address) {
     if (sequence != 0) {
       const auto at = stream.marks.lower_bound(sequence);
@@ -407,9 +411,9 @@ class Translation {
       if (event.block != 0 && event.block <= other->done) return;
       return wait(event_for(*other, event.block, event.address));
     }
-    // Work of other libraries, which may have waited for any stream.
+    // The stream waits for another library, whose work may have waited for any stream.
     for (const Stream* other : actors_) {
-      // What the host knows, work that it submits is ordered after.
+      // If the host knows that a stream is done, everything it submits is already ordered after it.
       if (other != waiter && !other->is_known) wait(new_event(*other));
     }
   }
@@ -419,7 +423,7 @@ class Translation {
       if (event.block == 0 && event.address == 0) return host_waits_for_all(*stream);
       if (event.block != 0 && event.block <= stream->done) return;
       host_waits(event_for(*stream, event.block, event.address));
-      // Whoever waits for these marks later needs no event for them.
+      // Later waits for these marks are already satisfied, so their events are not needed.
       stream->done = std::max(stream->done, event.block);
       const auto end = stream->marks.lower_bound(event.block);
       for (auto at = stream->marks.begin(); at != end; ++at) end_event(at->second);
@@ -438,7 +442,7 @@ class Translation {
   Blocks blocks_;
   std::unordered_map<std::uint64_t, Stream> streams_;
   std::unordered_map<std::uint64_t, const MemoryEvent*> begins_;
-  std::vector<Stream*> actors_;  // judged streams; the actor of the first is 1
+  std::vector<Stream*> actors_;  // streams whose work is checked; the first has actor 1
   std::unordered_map<std::uint64_t, std::uint64_t> program_events_;  // by their handle
   std::unordered_map<std::uint64_t, std::uint64_t> kernels_;  // the last launch of each stream
   std::unordered_map<std::uint32_t, std::uint64_t> held_;     // bytes, by resource

@@ -1,16 +1,16 @@
 // Translates a recording of any device into a trace for the order checker.
 //
-// A recording has what the program submitted to streams and how streams and the host waited, but
-// less than the trace of a simulated device. Where the recording does not show the order, the
-// translation assumes that there is one. So a mistake may be missed, but a correct program has no
-// findings:
+// A recording contains the work that the program submitted to streams, and the waits of streams and
+// of the host. It contains less than the trace of a simulated device. If the recording does not
+// show in which order two operations ran, the translation assumes that they were ordered. So the
+// checker may miss a mistake, but it has no findings in a correct program:
 //
-// - All threads are one host. What a thread did before, in time, is ordered before.
-// - A wait for a mark covers the work up to the device event that the library recorded for it. A
-//   wait for an event of another library, or for a borrowed stream, covers all work so far.
+// - All threads are one host. Calls of different threads are ordered by their times.
+// - A wait for a mark covers the work up to the device event that the library recorded for the
+//   mark. A wait for an event of another library, or for a borrowed stream, covers all work so far.
 // - Work of borrowed streams is left out, because other libraries order it.
-// - Each block has bytes of its own. So the checker sees who uses or frees a block, but does not
-//   judge how a pool reuses its memory.
+// - In the trace, no two blocks share bytes, even if the pool gave them the same address. So the
+//   checker sees who uses or frees a block, but not how a pool reuses memory.
 
 #pragma once
 
@@ -23,13 +23,13 @@
 namespace tern::tools {
 
 struct RecordedOrder {
-  /// The trace, as TraceReader::try_read_bytes() reads it. Call sites in it refer to texts of the
-  /// recording.
+  /// The trace, for TraceReader::try_read_bytes(). Its call sites point to texts of the recording,
+  /// so the recording must outlive the trace.
   std::vector<std::byte> bytes = {};
-  /// Copies, fills and declared uses that were translated.
+  /// Number of copies, fills and declared uses that are in the trace.
   std::uint64_t judged = 0;
-  /// Those that were left out: they use no memory of a recorded resource, or they copy rows with
-  /// gaps between them, or their stream is borrowed.
+  /// Number of copies, fills and declared uses that were left out, by reason: they use no memory of
+  /// a recorded resource, they copy rows with gaps between them, or their stream is borrowed.
   std::uint64_t outside_of_blocks = 0;
   std::uint64_t in_rows = 0;
   std::uint64_t on_borrowed_streams = 0;
@@ -39,6 +39,7 @@ struct RecordedOrder {
   std::uint64_t live_bytes = 0;
 };
 
+/// Translates the recording.
 [[nodiscard]] RecordedOrder order_of(const trace::MemoryTrace& trace);
 
 }  // namespace tern::tools

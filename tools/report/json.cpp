@@ -22,7 +22,7 @@ Json list_of(const Rows& rows, Make make) {
   return all;
 }
 
-/// Names instead of indices, so that a program needs no tables.
+/// Writes names instead of indices, so that a reader needs no tables.
 class JsonReport {
  public:
   explicit JsonReport(const TraceSummary& summary) : summary_(summary) {}
@@ -79,7 +79,7 @@ class JsonReport {
   [[nodiscard]] Json resources() const {
     Json all = Json::array();
     for (const TraceSummary::Resource& one : summary_.resources) {
-      // A budget that refuses has no memory of its own.
+      // Budgets that refused a request are resources of the recording, but hold no memory.
       if (one.peak_live == 0 && one.peak_held == 0) continue;
       all.push_back({{"resource", one.name},
                      {"device", summary_.devices[one.device]},
@@ -143,7 +143,8 @@ class JsonReport {
 }  // namespace
 
 std::string json_report(const TraceSummary& summary) {
-  // Names may contain any bytes. ASCII keeps control characters out of terminals.
+  // Names may contain any bytes. In ASCII, control characters are escaped, so a terminal does not
+  // obey them.
   return JsonReport(summary).write().dump(2, ' ', true, Json::error_handler_t::replace) + '\n';
 }
 

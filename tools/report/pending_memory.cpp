@@ -21,10 +21,11 @@ void PendingMemory::add(const trace::MemoryEvent& event, std::uint64_t time, std
       return end_overlapping(event.address, event.bytes, time);
     case trace::EventKind::free:
       if (event.stream == 0 || event.extra == 0 || event.bytes == 0) return;
-      end_overlapping(event.address, event.bytes, time);  // a free that makes no sense
+      // Pending memory is freed again only if the recording is damaged or lacks events.
+      end_overlapping(event.address, event.bytes, time);
       return begin(event.address, {event.bytes, event.stream, event.extra, device}, time);
     case trace::EventKind::done_seen:
-      // How far an event of the program reaches is not known here.
+      // The work that an event of the program covers is not known to this class.
       if (event.block == 0 && event.address != 0) return;
       return end_passed(event.stream, event.block == 0 ? all : event.block, time);
     default:

@@ -1,5 +1,6 @@
-// Follows pending memory: it was freed on a stream, and the program has not yet seen that the
-// stream has passed the free. Until then only this stream can use the memory again.
+// PendingMemory computes how much memory of a recording is pending over time. Memory is pending
+// from its free until the program has seen that the stream has passed the free. Until then only
+// this stream can reuse the memory.
 
 #pragma once
 
@@ -16,18 +17,19 @@ namespace tern::tools {
 
 class PendingMemory {
  public:
-  /// From this time on, so many bytes of the device are pending.
+  /// From `time` on, `bytes` of the device are pending.
   struct Change {
     std::uint64_t time = 0, bytes = 0;
     std::uint32_t device = 0;
   };
 
-  /// Adds an allocation, a free, or work that was seen complete, in the order of time. `device` is
-  /// the place of the event's device in a list of the caller.
+  /// Adds an event; allocations, frees, and work that was seen complete change the pending memory.
+  /// Call it in the order of time. `device` is the index of the event's device in a list of the
+  /// caller.
   void add(const trace::MemoryEvent& event, std::uint64_t time, std::uint32_t device);
 
   /// Returns the changes in the order of time. If there are many, divides the duration into parts
-  /// and returns the highest and the last value of each part.
+  /// and returns, for each device, the highest and the last value of each part.
   [[nodiscard]] std::vector<Change> changes(std::uint64_t duration) const;
 
  private:
@@ -44,7 +46,7 @@ class PendingMemory {
   void note(std::uint32_t device, std::uint64_t time);
 
   ByAddress pending_;  // no two overlap
-  /// Sequence number and address of what a stream freed, in the order of the frees.
+  /// The frees of each stream in their order: sequence number and address.
   std::unordered_map<std::uint64_t, std::deque<std::pair<std::uint64_t, std::uint64_t>>> by_stream_;
   std::unordered_map<std::uint32_t, std::uint64_t> bytes_;  // by device
   std::vector<Change> changes_;

@@ -29,7 +29,7 @@ class LiveMemory {
   struct Budget {
     std::uint64_t used = 0, limit = 0;
     std::uint32_t path = 0;  // the definition of a text
-    std::uint64_t time = 0;  // of the event that said so
+    std::uint64_t time = 0;  // of the latest event
   };
 
   void add(const trace::MemoryEvent& event);
@@ -43,7 +43,7 @@ class LiveMemory {
   [[nodiscard]] const Sums& tags() const noexcept { return tags_; }
   /// By the stream of the allocation; 0 is the host.
   [[nodiscard]] const Sums& streams() const noexcept { return streams_; }
-  /// By the number of the budget. Budgets that were destroyed are not here.
+  /// Budgets that exist, by number.
   [[nodiscard]] const std::map<std::uint64_t, Budget>& budgets() const noexcept { return budgets_; }
   /// The definition of a text, or 0.
   [[nodiscard]] std::uint32_t name_of_stream(std::uint64_t stream) const;

@@ -27,12 +27,12 @@
 
 namespace counted {
 
-/// The arguments: a device and a factor for all sizes.
+/// The arguments of the command line: a device, and a factor for all sizes.
 struct Setting {
   tern::Device device;
   std::size_t factor = 1;
 
-  /// Ends the program with status 77 if there is no such device.
+  /// Exits with status 77 if the device cannot be opened.
   static Setting of(int argc, char** argv) {
     const auto opened = tern::try_open_device(argc > 1 ? argv[1] : "sim");
     if (!opened) {
@@ -44,20 +44,21 @@ struct Setting {
   }
 };
 
-/// A pool. The TrackingResource above it knows the exact peak of the live bytes, even if several
+/// A pool behind a TrackingResource, which knows the exact peak of the live bytes even if several
 /// streams use the pool.
 class CountedPool {
  public:
   explicit CountedPool(const tern::Device& device, tern::MemoryKind kind = tern::MemoryKind::device)
       : pool_(std::make_shared<tern::PoolResource>(device, tern::PoolOptions{.kind = kind})),
         memory_(std::make_shared<tern::TrackingResource>(pool_)) {}
-  /// `wrapped` is a wrapper of the pool.
+  /// `wrapped` is a resource that allocates from the pool, such as a BudgetResource.
   CountedPool(std::shared_ptr<tern::PoolResource> pool, tern::ResourceHandle wrapped)
       : pool_(std::move(pool)),
         memory_(std::make_shared<tern::TrackingResource>(std::move(wrapped))) {}
 
   [[nodiscard]] tern::ResourceHandle memory() const { return memory_; }
-  /// Returns the counters. Reports name page-locked memory as memory of its own.
+  /// Returns the counters, with the device name that reports use: they list page-locked memory
+  /// separately.
   [[nodiscard]] std::string json() const {
     const bool is_pinned = pool_->traits().kind == tern::MemoryKind::pinned;
     const tern::Statistics blocks = memory_->statistics();
@@ -96,7 +97,8 @@ inline void print_counters(std::span<const CountedPool* const> pools,
   std::puts(text.c_str());
 }
 
-/// Copies what is written already: a loop that is compiled without optimization would take seconds.
+/// Writes one element, and doubles the written part with each copy. A simple loop takes seconds if
+/// it is compiled without optimization.
 inline void fill(std::span<float> all, float value) {
   if (!all.empty()) all[0] = value;
   for (std::size_t done = 1; done < all.size();) {
@@ -106,10 +108,10 @@ inline void fill(std::span<float> all, float value) {
   }
 }
 
-/// Elements on the host: page-locked if the device has such memory, else pageable.
+/// An array on the host, in page-locked memory if the device supports it, else in pageable memory.
 class HostArray {
  public:
-  /// `pinned` may be null.
+  /// If `pinned` is null, the memory is pageable.
   HostArray(const CountedPool* pinned, const tern::Device& device, std::size_t count,
             tern::Tag tag) {
     if (pinned == nullptr) {
@@ -124,7 +126,7 @@ class HostArray {
     const auto all = pinned_.discard_host<float>();
     counted::fill({all.data(), all.size()}, value);
   }
-  /// Waits for copies to the array.
+  /// Waits for the stream and returns the last element.
   [[nodiscard]] float last(const tern::StreamRef stream) const {
     stream.synchronize();
     return pinned_ ? pinned_.read_host<float>()[pinned_.size() - 1] : pageable_.back();
@@ -151,8 +153,8 @@ class HostArray {
   std::vector<float> pageable_;
 };
 
-/// Adds a multiple of one array to another. A simulated CUDA driver cannot run the kernel of a real
-/// one and fills the other array instead.
+/// Adds a multiple of one array to another. A simulated CUDA driver cannot run the PTX kernel. On
+/// this driver, the destination is filled instead.
 class AddScaled {
  public:
   explicit AddScaled(const tern::Device& device) {
@@ -179,7 +181,7 @@ class AddScaled {
     kernel_.launch(stream, tern::elements(to.size()), tern::inout(to), tern::in(from), factor,
                    std::uint64_t{to.size()});
   }
-  /// Returns an empty kernel if there is none for the device.
+  /// Returns an empty kernel on a simulated CUDA driver.
   [[nodiscard]] const tern::Kernel& kernel() const { return kernel_; }
 
  private:

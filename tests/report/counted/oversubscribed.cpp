@@ -1,10 +1,10 @@
-// Unified buffers of four times the memory that the device may use: each round moves every buffer
-// to the device, changes it there, and evicts others.
+// Unified buffers that together need four times the memory that the device may use. Each round
+// moves every buffer to the device, changes it on the device, and so evicts other buffers.
 //
 //   oversubscribed DEVICE [FACTOR]   such as sim, host, opencl:0 or cuda:0
 //
 // The last line of the output is JSON with the counters of the library at the end of the recording.
-// Half of the buffers are live then.
+// At this time, half of the buffers are live.
 
 #include <cstdio>
 #include <filesystem>
@@ -69,12 +69,12 @@ int main(int argc, char** argv) {
   const counted::CountedPool pool(held, std::make_shared<tern::BudgetResource>(held, budget));
   std::optional<counted::CountedPool> pinned;
   std::vector<const counted::CountedPool*> pools = {&pool};
-  // A device that shares the memory of the host has copies of its own in buffers of the host.
+  // A device that can access host memory gets copies of its own only in buffers of the host device.
   tern::UnifiedOptions options{
       .device = device.can(tern::Capability::host_access) ? tern::open_device("host") : device,
       .resources = {pool.memory()}};
   if (device.info().is_host) {
-    // The host has no copies apart from its own, and evicts them to a file.
+    // Buffers of the host have only the host's copy, which is evicted to a file.
     options.pinned = tern::Pinned::never;
     options.spill =
         tern::SpillFile::open({.directory = std::filesystem::temp_directory_path().string(),

@@ -1,11 +1,11 @@
-// Three streams in a pipeline: one uploads chunks, one computes, one downloads the results. Two
-// buffers on each side, so that all three work at the same time.
+// Three streams in a pipeline: one uploads chunks, one computes, one downloads the results. Each
+// side has two buffers, so that the three streams can work at the same time.
 //
 //   pipeline DEVICE [FACTOR]   such as sim, host, opencl:0 or cuda:0; the factor multiplies sizes
 //
-// Timed events measure the uploads: "uploads" in the JSON are their bytes and nanoseconds, and
-// whether copies and kernels share processors. The last line of the output is JSON with the
-// counters of the library at the end of the recording.
+// The last line of the output is JSON with the counters of the library at the end of the recording.
+// The field "uploads" contains the bytes of the uploads, their nanoseconds according to timed
+// events, and whether copies and kernels share processors.
 
 #include <cstdio>
 #include <optional>
@@ -56,7 +56,7 @@ class Pipeline {
     }
     device_.synchronize();
   }
-  /// Returns the nanoseconds of all uploads, 0 if the device has no times.
+  /// Returns the nanoseconds of all uploads, or 0 if the device does not measure times.
   [[nodiscard]] std::uint64_t upload_ns() const {
     std::uint64_t sum = 0;
     for (const Timed& one : timed_) sum += one.end.elapsed_ns(one.start);
@@ -84,7 +84,7 @@ class Pipeline {
   }
   void submit(std::size_t chunk) {
     const std::size_t slot = chunk % slots;
-    // The wait comes before the first event, so that the events measure the copy alone.
+    // The wait comes before the first event, so that the events measure only the copy.
     upload_.wait(computed_[slot]);
     measure_upload(slot);
     uploaded_[slot] = upload_.mark();

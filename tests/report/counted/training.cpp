@@ -1,10 +1,11 @@
-// A loop like that of a training program: weights and optimizer state that stay, and a batch,
-// activations and gradients that each step allocates and frees. Two streams: one uploads batches.
+// A loop like that of a training program. Weights and optimizer state live until the end. Each step
+// allocates and frees a batch, activations and gradients. One stream computes, and another one
+// uploads batches.
 //
 //   training DEVICE [FACTOR]   such as sim, host, opencl:0 or cuda:0; the factor multiplies sizes
 //
 // The last line of the output is JSON with the counters of the library at the end of the recording.
-// The model is live then.
+// At this time, the model is live.
 
 #include <optional>
 #include <string>
@@ -84,7 +85,7 @@ class Model {
   }
 
  private:
-  /// Programs log such a number, so the host waits for the device here.
+  /// Training programs log the loss of each step, so the host waits for the device in each step.
   void read_loss(const Array<float>& from) {
     loss_.download(from.slice(0, 1), compute_);
     compute_.synchronize();
