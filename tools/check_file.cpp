@@ -120,6 +120,10 @@ std::string limits_text(const trace::MemoryTrace& trace, const RecordedOrder& or
   left_out(order.outside_of_blocks, "of memory that no recorded resource allocated");
   left_out(order.on_borrowed_streams, "on streams that other libraries own");
   left_out(order.in_rows, "that copy rows with gaps between them");
+  if (trace.is_cut) {
+    text +=
+        "  The end of the file is missing: a finding may be wrong, and mistakes may be missing.\n";
+  }
   if (trace.header.lost_events > 0) {
     text += fmt::format(
         "  {} lost: a finding may be wrong, because a lost event may be the missing wait\n",
@@ -147,7 +151,7 @@ int check_recording(const std::string& path, const CheckOptions& options) {
   Result<TraceReader> reader = TraceReader::try_read_bytes(order.bytes);
   if (!reader) return end(reader.failure(), 0);
   CheckSummary summary = check(*reader, path, options);
-  summary.is_complete = trace->header.is_closed != 0;
+  summary.is_complete = trace->header.is_closed != 0 && !trace->is_cut;
   summary.lost = trace->header.lost_events;
   if (options.json) {
     nlohmann::json json = summary_json(path, summary);

@@ -93,6 +93,7 @@ int run_convert(const ConvertOptions& options) {
   OutputFile out(options.output);
   if (const Result<void> opened = out.try_open(); !opened) return fail(opened.failure());
   std::vector<std::string> notes = trace->notes;
+  if (trace->is_cut) notes.emplace_back("The end of the file is missing, and with it events.");
   if (trace->damaged_slabs > 0) {
     notes.push_back(
         fmt::format("{} parts of the file are damaged and were skipped.", trace->damaged_slabs));

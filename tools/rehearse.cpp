@@ -211,6 +211,14 @@ int run_rehearse(const RehearseOptions& options) {
   std::vector<RehearsedDevice> devices =
       measure(recorded.trace, *memory, end.has_value(), progress);
   progress.clear();
+  if (devices.empty() && !end) {
+    fmt::print(
+        stderr,
+        "tern rehearse: '{}' has no allocations on a device that can be rehearsed. Memory of "
+        "the host is not rehearsed.\n",
+        options.file);
+    return 2;
+  }
   const TraceSummary summary(recorded.trace, recorded.title);
   return print({.memory_bytes = *memory,
                 .end = end,

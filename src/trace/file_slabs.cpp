@@ -125,6 +125,7 @@ class FileSlabs final : public SlabStore {
     while (written_.size() != 0) munmap(written_.pop().memory, slab_bytes);
     // Removes slabs that nobody claimed. A longer file is correct, too.
     static_cast<void>(!ftruncate(file_, offset_of(end_)));
+    header_->slab_count = end_;
     std::atomic_ref(header_->is_closed).store(1, std::memory_order_release);
     // Mappings keep the lock of a file that is closed.
     flock(file_, LOCK_UN);

@@ -141,6 +141,7 @@ struct FileHeader {
   std::uint32_t is_closed = 0;
   std::uint64_t lost_events = 0;
   char program[256] = {};
+  std::uint64_t slab_count = 0;  // of a file that is closed; 0: unknown
 };
 inline constexpr std::uint64_t file_magic = 0x0A544D4E524554ABull;  // AB "TERNMT" LF
 inline constexpr std::uint32_t file_version = 1;

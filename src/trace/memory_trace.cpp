@@ -1,6 +1,7 @@
 #include "trace/memory_trace.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,6 +36,7 @@ Result<MemoryTrace> MemoryTrace::try_read(const std::string& path) {
   if (!file) return file.failure();
   MemoryTrace trace;
   if (Result<void> read = file->try_read_new(trace); !read) return read.failure();
+  trace.is_cut = file->is_cut(trace.header);
   trace.sort();
   return trace;
 }
@@ -89,6 +91,14 @@ Result<void> TraceFollower::try_read_header(FileHeader& header) const {
   }
   header.program[sizeof header.program - 1] = '\0';
   return {};
+}
+
+bool TraceFollower::is_cut(const FileHeader& header) const noexcept {
+  struct stat now = {};
+  if (header.is_closed == 0 || fstat(file_, &now) != 0) return false;
+  const std::uint64_t bytes = static_cast<std::uint64_t>(now.st_size) - file_header_bytes;
+  return static_cast<std::uint64_t>(now.st_size) < file_header_bytes || bytes % slab_bytes != 0 ||
+         bytes / slab_bytes < header.slab_count;
 }
 
 Result<void> TraceFollower::try_read_new(MemoryTrace& trace) {

@@ -44,6 +44,8 @@ class MemoryTrace {
   std::vector<MemoryEvent> events = {};
   /// The thread of each event.
   std::vector<std::uint32_t> threads = {};
+  /// The end of a file that was closed is missing: events and names are missing.
+  bool is_cut = false;
   /// Slabs that make no sense and were skipped.
   std::uint64_t damaged_slabs = 0;
   /// Sentences about what a reader of another format could not read. They are not in a file.
@@ -92,6 +94,9 @@ class TraceFollower {
     std::uint64_t number = 0, seen = 0;
   };
 
+  friend class MemoryTrace;
+  /// Returns whether the file is shorter than it was when it was closed.
+  [[nodiscard]] bool is_cut(const FileHeader& header) const noexcept;
   TraceFollower(int file, std::string path) noexcept : file_(file), path_(std::move(path)) {}
   [[nodiscard]] Result<void> try_read_header(FileHeader& header) const;
   /// Reads as much as there is, up to `bytes`. Returns -1 on an error.

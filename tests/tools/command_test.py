@@ -258,6 +258,15 @@ class CheckFiles(unittest.TestCase):
                 self.assertGreater(summary["checked"], 0)
                 self.assertTrue(summary["complete"])
 
+    def test_a_recording_that_was_cut_is_said_to_be(self):
+        tern("tour", "--device", "host", TERN_TRACE=self.path)
+        data = pathlib.Path(self.path).read_bytes()
+        pathlib.Path(self.path).write_bytes(data[:200_000])
+        self.assertIn("The end of the file is missing", tern("check", self.path).stdout)
+        self.assertFalse(json.loads(tern("check", "--json", self.path).stdout)["complete"])
+        self.assertIn("The end of the file is missing", tern("report", self.path).stdout)
+        self.assertFalse(json.loads(tern("report", "--json", self.path).stdout)["is_complete"])
+
     def test_a_damaged_recording_ends_with_2(self):
         tern("tour", "--device", "host", TERN_TRACE=self.path)
         data = bytearray(pathlib.Path(self.path).read_bytes())
@@ -709,6 +718,11 @@ class Rehearse(InFolder):
         self.assertRegex(run.stdout, r"(?m)^  cuda:0: [\d.]+ MiB \(\d+ MiB\); ")
         self.assertEqual(run.stderr.count("keeps no contents"), 1, run.stderr)
         self.assertEqual(tern("report", str(kept)).returncode, 0)
+        subprocess.run([os.path.join(EXAMPLES, "14_oversubscribed"), "host"], check=True, capture_output=True,
+                       env=os.environ | {"TERN_TRACE": str(kept)})
+        run = tern("rehearse", str(kept))
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("Memory of the host is not rehearsed", run.stderr)
         run = tern("rehearse", "--trace", str(kept), "--", "true")
         self.assertEqual(run.returncode, 2, "an older file is no recording of this program")
         self.assertIn("recorded nothing", run.stderr)

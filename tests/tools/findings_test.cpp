@@ -31,6 +31,20 @@ class Story : public test::MadeTrace {
 
 bool has(const std::string& text, std::string_view part) { return text.find(part) != text.npos; }
 
+TEST(Unsafe, WhatTheCheckerReportedComesFirst) {
+  Story story;
+  story.refuse(100, 0, 3);
+  for (const std::uint32_t text : {7u, 8u}) {
+    story.trace().define(trace::DefinitionKind::text, text,
+                         {"text " + std::to_string(text), 0, 0, 0});
+    story.add(EventKind::finding, 0, text).extra = text;
+  }
+  const Findings found = story.findings();
+  ASSERT_EQ(found.all.size(), 2u);
+  EXPECT_EQ(found.all[0].kind, Finding::Kind::unsafe);
+  EXPECT_EQ(found.all[0].text, "The checker reported at code.cpp:7: text 7 (and 1 more)");
+}
+
 // --- Lines that keep growing
 
 /// `steps` steps, each with a temporary of line 1, and what `each` does.

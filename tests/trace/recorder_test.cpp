@@ -332,6 +332,19 @@ TEST_F(Recorder, CountsWhatAFullDiskLoses) {
   EXPECT_EQ(trace.events.size() + trace.header.lost_events, 3 * slab_events);
 }
 
+TEST_F(Recorder, AFileThatWasCutIsKnownByItsLength) {
+  start(path());
+  for (std::uint64_t i = 0; i < 3 * slab_events; ++i) put(i);
+  stop();
+  EXPECT_FALSE(read().is_cut);
+  const std::uintmax_t bytes = std::filesystem::file_size(path());
+  for (const std::uintmax_t length :
+       {bytes - 1, bytes - slab_bytes, file_header_bytes + slab_bytes, file_header_bytes}) {
+    std::filesystem::resize_file(path(), length);
+    EXPECT_TRUE(read().is_cut) << length;
+  }
+}
+
 TEST_F(Recorder, TheFileHasNoGapAfterTheDiskWasFull) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);

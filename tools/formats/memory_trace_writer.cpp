@@ -35,6 +35,7 @@ class TraceWriter {
     header.header_bytes = static_cast<std::uint32_t>(file_header_bytes);
     header.slab_bytes = static_cast<std::uint32_t>(slab_bytes);
     header.event_bytes = sizeof(MemoryEvent);
+    header.slab_count = 0;  // not known yet
     write_padded(bytes_of(header), file_header_bytes);
   }
   void write_padded(std::string_view bytes, std::size_t length) {

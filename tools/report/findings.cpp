@@ -44,6 +44,7 @@ class Rules {
   }
 
   void apply() {
+    judge_checker();
     judge_refusals();
     judge_growing_lines();
     judge_blocked_reuse();
@@ -77,6 +78,16 @@ class Rules {
   }
   void add(Finding::Kind kind, std::uint64_t time, std::uint32_t of, std::string text) {
     findings_.all.push_back({kind, std::move(text), time, of, true});
+  }
+
+  void judge_checker() {
+    if (summary_.checker_findings.empty()) return;
+    const TraceSummary::CheckerFinding& first = summary_.checker_findings.front();
+    const std::size_t more = summary_.checker_findings.size() - 1;
+    add(Finding::Kind::unsafe, first.time, 0,
+        fmt::format("The checker reported at {}: {}{}", line(first.site), first.text,
+                    more == 0 ? "" : fmt::format(" (and {} more)", more)));
+    findings_.all.back().has_device = false;
   }
 
   // --- Refused requests
@@ -331,6 +342,8 @@ class Rules {
 
 std::string_view name(Finding::Kind kind) noexcept {
   switch (kind) {
+    case Finding::Kind::unsafe:
+      return "unsafe";
     case Finding::Kind::refused_pending:
       return "refused while memory was pending";
     case Finding::Kind::fragmented:

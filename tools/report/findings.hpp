@@ -16,6 +16,7 @@ namespace tern::tools {
 
 struct Finding {
   enum class Kind : std::uint8_t {
+    unsafe,           // the checker of a simulated device reported an error
     refused_pending,  // refused while enough memory waited for a stream
     fragmented,       // refused although enough memory was free, in pieces
     refused,          // refused because too much was live, or by a budget
@@ -24,7 +25,7 @@ struct Finding {
     evicted_again,    // unified buffers evict much more than fits
     budget_wait,      // requests wait for a budget
   };
-  static constexpr std::size_t kinds = 7;
+  static constexpr std::size_t kinds = 8;
 
   Kind kind = Kind::refused;
   std::string text;

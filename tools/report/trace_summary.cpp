@@ -750,13 +750,20 @@ class SummaryBuilder {
           "{} events are missing: they were lost, or newer events replaced them in the ring.",
           summary_.lost));
     }
-    if (!summary_.is_complete) {
+    if (trace_.is_cut) {
+      notes.emplace_back(
+          "The end of the file is missing, and with it events, and names of tags, lines and "
+          "devices.");
+    } else if (!summary_.is_complete) {
       notes.emplace_back(
           "The recording was not stopped: the program was killed, or it is still running.");
     }
     if (trace_.damaged_slabs > 0) {
       notes.push_back(
           fmt::format("{} parts of the file are damaged and were skipped.", trace_.damaged_slabs));
+    }
+    if (trace_.events.empty()) {
+      notes.emplace_back("The recording has no events: the program used no memory through Tern.");
     }
     std::uint64_t seen = 0;
     for (const TraceSummary::Block& block : earlier_) seen += block.bytes;
@@ -813,7 +820,7 @@ TraceSummary::TraceSummary(const trace::MemoryTrace& trace, std::string its_titl
   process = trace.header.process;
   events = trace.events.size();
   lost = trace.header.lost_events;
-  is_complete = trace.header.is_closed != 0;
+  is_complete = trace.header.is_closed != 0 && !trace.is_cut;
   const auto seconds = static_cast<std::time_t>(trace.header.start_unix_ns / 1'000'000'000);
   std::tm utc = {};
   char text[64] = "";
