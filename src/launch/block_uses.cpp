@@ -11,7 +11,7 @@
 namespace tern {
 namespace {
 
-struct Table {
+struct UseTable {
   std::mutex mutex;
   std::unordered_map<std::uint64_t, std::shared_ptr<UseRecord>> records;  // by generation
   std::size_t sweep_at = 64;  // guarded by mutex, like the records
@@ -30,15 +30,15 @@ struct Table {
 };
 
 /// Never destroyed: static objects may use recorders at the end of the process.
-Table& table() noexcept {
-  static Table* const there = new Table;
+UseTable& table() noexcept {
+  static UseTable* const there = new UseTable;
   return *there;
 }
 
 }  // namespace
 
 Result<std::shared_ptr<UseRecord>> try_uses_of(const Block& block, CallSite site) noexcept try {
-  Table& all = table();
+  UseTable& all = table();
   const std::lock_guard lock(all.mutex);
   if (all.records.size() >= all.sweep_at) all.sweep();
   std::shared_ptr<UseRecord>& record = all.records[block.generation.value()];
@@ -49,14 +49,14 @@ Result<std::shared_ptr<UseRecord>> try_uses_of(const Block& block, CallSite site
 }
 
 std::shared_ptr<UseRecord> find_uses_of(const Block& block) noexcept {
-  Table& all = table();
+  UseTable& all = table();
   const std::lock_guard lock(all.mutex);
   const auto found = all.records.find(block.generation.value());
   return found == all.records.end() ? nullptr : found->second;
 }
 
 std::size_t block_use_records() noexcept {
-  Table& all = table();
+  UseTable& all = table();
   const std::lock_guard lock(all.mutex);
   return all.records.size();
 }

@@ -349,14 +349,16 @@ bool is_nothing(const LaunchSize& size) noexcept {
   return std::ranges::count(size.grid, 0u) + std::ranges::count(size.block, 0u) > 0;
 }
 
-/// Records a launch, and each memory that it uses.
+/// Records a launch, and each memory that it uses. `begun_ns` is before the submission: another
+/// thread may wait for the launch, and record that, before this thread does.
 void record_launch(const KernelState& kernel, StreamRef stream,
-                   std::span<const KernelArgument> arguments, CallSite site) noexcept {
+                   std::span<const KernelArgument> arguments, CallSite site,
+                   std::uint64_t begun_ns) noexcept {
   trace::EventFacts facts = {.stream = stream.id().value(),
                              .site = site,
                              .device = {kernel.device.id().value, kernel.device.spec()},
                              .kernel = {kernel.number, kernel.name},
-                             .time_ns = trace::now_ns()};
+                             .time_ns = begun_ns};
   trace::record(trace::EventKind::launch, facts);
   facts.kernel = {};
   for (const KernelArgument& argument : arguments) {
@@ -520,13 +522,16 @@ Result<Mark> Kernel::try_launch_with(LaunchStream on, const LaunchExtent& extent
     uses.cancel();
     return noted.failure();
   }
+  const std::uint64_t begun_ns = trace::is_recording() ? trace::now_ns() : 0;
   if (Result<void> launched = stream.try_launch(kernel.native, *size, packed, site); !launched) {
     uses.cancel();
     return launched.failure();
   }
   const Mark mark = stream.next_mark();
   uses.end();
-  if (trace::is_recording()) record_launch(kernel, stream, {packed.data(), packed.size()}, site);
+  if (begun_ns != 0) {
+    record_launch(kernel, stream, {packed.data(), packed.size()}, site, begun_ns);
+  }
   return mark;
 }
 

@@ -19,6 +19,13 @@
 namespace tern {
 namespace {
 
+/// Returns whether a change of a counter, which this thread has just made, must be recorded. Unlike
+/// trace::is_recording(), the load cannot move before the change: if it finds no recording, one
+/// that starts reads the changed counter (BudgetRecorder::recording_changed()).
+bool is_change_recorded() noexcept {
+  return trace::current_recording.load(std::memory_order_seq_cst) != nullptr;
+}
+
 void raise_to(std::atomic<std::size_t>& peak, std::size_t bytes) noexcept {
   std::size_t seen = peak.load();
   while (seen < bytes && !peak.compare_exchange_weak(seen, bytes)) {
@@ -151,7 +158,7 @@ std::vector<std::pair<Tag, std::size_t>> Budget::used_by_tag() const {
 void Budget::set_limit(BudgetLimit limit) {
   check_device(path_, device_, limit.device());
   limit_.store(limit.bytes_);
-  if (trace::is_recording()) recorder_->record();
+  if (is_change_recorded()) recorder_->record();
   frees_->bound_pools();
 }
 
@@ -218,7 +225,7 @@ void Budget::admit(std::size_t bytes, Tag tag) noexcept {
     level->tag_total(tag) += bytes;
     const std::size_t used = level->admit_here(bytes);
     level->provisional_ -= bytes;
-    if (trace::is_recording()) [[unlikely]]
+    if (is_change_recorded()) [[unlikely]]
       level->recorder_->record_reached(used);
   }
 }
@@ -255,7 +262,7 @@ void Budget::release_unrecorded(std::size_t bytes, Tag tag) noexcept {
 }
 
 void Budget::record_use() const noexcept {
-  if (!trace::is_recording()) return;
+  if (!is_change_recorded()) return;
   for (const Budget* level = this; level != nullptr; level = level->parent_.get()) {
     level->recorder_->record();
   }

@@ -208,6 +208,8 @@ class ThreadLog {
     recording_ = &recording;
     thread_ = recording.next_thread();
     sites_ = {};
+    // A claim fails if the recording before ends meanwhile.
+    events_to_lose_ = 0;
   }
   [[nodiscard]] bool is_of(const Recording& recording) const noexcept {
     return recording_ == &recording;

@@ -170,6 +170,18 @@ TEST_F(RecordedOrderTest, WhatTheHostHasSeenCompleteNeedsNoWait) {
   EXPECT_TRUE(findings().empty());
 }
 
+TEST_F(RecordedOrderTest, AStreamThatOnlyWaitedTellsTheHostWhatItWaitedFor) {
+  for (const EventKind kind : {EventKind::host_wait, EventKind::done_seen}) {
+    fill(first, 10);
+    record(first, 2);
+    wait(second, first, 2);
+    see(kind, second);
+    fill(third, 30);
+    see(kind, third);
+  }
+  EXPECT_TRUE(findings().empty());
+}
+
 TEST_F(RecordedOrderTest, WorkAfterWhatTheHostHasSeenNeedsAWait) {
   fill(first, 10);
   record(first, 2);
@@ -329,6 +341,37 @@ TEST_F(RecordedOrderTest, HostileNumbersAreHarmless) {
     }
     static_cast<void>(findings_of(story.trace()));
   }
+}
+
+TEST_F(RecordedOrderTest, TheTraceIsNotMuchLargerThanTheRecording) {
+  constexpr std::uint64_t streams = 500;
+  const auto id = [](std::uint64_t i) {
+    return StreamId(DeviceId{1}, static_cast<std::uint32_t>(i % streams) + 10,
+                    static_cast<std::uint32_t>(i % streams) + 10)
+        .value();
+  };
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    story_.allocate_at(base + 4096 * (i + 1), 4096, 1, 0, id(i));
+  }
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    fill(id(i), 10, 0, std::uint64_t{1} << 40);  // of all blocks
+    wait(first, 0, 0, 5);                        // for an event of another library
+  }
+  const MemoryTrace& trace = story_.trace();
+  EXPECT_LT(order_of(trace).bytes.size(), 8 * trace.events.size() * sizeof(MemoryEvent));
+}
+
+TEST_F(RecordedOrderTest, AWaitForAnotherLibraryCoversManyStreams) {
+  constexpr std::uint32_t streams = 40;
+  const auto id = [](std::uint32_t i) { return StreamId(DeviceId{1}, i + 10, i + 10).value(); };
+  for (std::uint32_t i = 0; i < streams; ++i) {
+    begin(id(i));
+    wait(id(i), first, 1);
+    fill(id(i), 10, 64 * i, 64);
+  }
+  wait(second, 0, 0, 5);
+  fill(second, 20);
+  EXPECT_TRUE(findings().empty());
 }
 
 // --- Random programs, compared with the checker of the simulated device

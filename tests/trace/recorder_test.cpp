@@ -345,6 +345,30 @@ TEST_F(Recorder, AFileThatWasCutIsKnownByItsLength) {
   }
 }
 
+TEST_F(Recorder, LosesNothingBecauseOfAnEarlierRecording) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const rlimit small = {file_header_bytes + slab_bytes, RLIM_INFINITY};
+    const rlimit large = {RLIM_INFINITY, RLIM_INFINITY};
+    setrlimit(RLIMIT_FSIZE, &small);
+    start(path("full.trace"));
+    for (std::uint64_t i = 0; i < slab_events + 10; ++i) put(i);
+    const bool is_full = lost_events() > 0;
+    stop();
+    setrlimit(RLIMIT_FSIZE, &large);
+    start(path());
+    put(1);
+    const bool is_recorded = lost_events() == 0;
+    stop();
+    _exit(is_full && is_recorded ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(read().events.size(), 1u);
+}
+
 TEST_F(Recorder, TheFileHasNoGapAfterTheDiskWasFull) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);

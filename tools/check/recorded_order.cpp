@@ -29,6 +29,10 @@ constexpr std::uint32_t space = 1;
 constexpr unsigned address_bits = 48;
 constexpr std::uint64_t max_blocks_at_address = 0xffff;
 constexpr std::size_t max_tags = 1024;
+/// A use lies in one block. A file may claim otherwise, so the blocks of a range are bounded.
+constexpr std::size_t max_blocks_of_range = 8;
+/// Above this many streams, a wait for work of other libraries is taken as one of the host.
+constexpr std::size_t max_unknown_streams = 16;
 
 std::uint64_t saturated_sum(std::uint64_t a, std::uint64_t b) {
   return a > ~std::uint64_t{0} - b ? ~std::uint64_t{0} : a + b;
@@ -101,11 +105,12 @@ class Blocks {
     by_address_.erase(known->second);
     address_of_.erase(known);
   }
-  /// Returns the parts of the range that lie in blocks.
+  /// Returns the parts of the range that lie in blocks, the first max_blocks_of_range.
   [[nodiscard]] std::vector<Piece> find(std::uint64_t address, std::uint64_t bytes) const {
     std::vector<Piece> found;
     const std::uint64_t end = saturated_sum(address, bytes);
-    for (auto at = first_after(address); at != by_address_.end() && at->first < end; ++at) {
+    for (auto at = first_after(address);
+         at != by_address_.end() && at->first < end && found.size() < max_blocks_of_range; ++at) {
       const std::uint64_t from = std::max(address, at->first);
       const std::uint64_t to = std::min(end, at->first + at->second.bytes);
       found.push_back(
@@ -176,7 +181,7 @@ class Translation {
   struct Stream {
     ActorId actor = 0;  // 0: work of the stream is not checked
     std::uint32_t device = 0;
-    bool is_known = true;    // the host knows that all work of the stream is complete
+    bool is_known = true;    // the host knows that its work and its waits are complete
     std::uint64_t done = 0;  // the host knows that the stream has passed this sequence number
     /// Device events that were recorded on the stream, by the last sequence number that they cover.
     std::map<std::uint64_t, std::uint64_t> marks = {};
@@ -399,9 +404,11 @@ class Translation {
   }
 
   void add_stream_wait(const MemoryEvent& event) {
-    const Stream* const waiter = judged(event.stream);
+    Stream* const waiter = judged(event.stream);
     if (waiter == nullptr) return;
     const auto wait = [&](std::uint64_t made) {
+      // Whoever waits for this stream now waits for the other one, too.
+      waiter->is_known = false;
       writer_.write({.kind = RecordKind::wait_event,
                      .actor = waiter->actor,
                      .event = made,
@@ -411,10 +418,20 @@ class Translation {
       if (event.block != 0 && event.block <= other->done) return;
       return wait(event_for(*other, event.block, event.address));
     }
-    // The stream waits for another library, whose work may have waited for any stream.
-    for (const Stream* other : actors_) {
-      // If the host knows that a stream is done, everything it submits is already ordered after it.
-      if (other != waiter && !other->is_known) wait(new_event(*other));
+    // The stream waits for another library, whose work may have waited for any stream. If the host
+    // knows that a stream is done, everything that it submits is already ordered after the stream.
+    std::vector<Stream*> unknown;
+    for (Stream* const other : actors_) {
+      if (other != waiter && !other->is_known) unknown.push_back(other);
+    }
+    for (Stream* const other : unknown) {
+      if (unknown.size() > max_unknown_streams) {
+        host_waits_for_all(*other);
+        continue;
+      }
+      const std::uint64_t made = new_event(*other);
+      wait(made);
+      end_event(made);
     }
   }
 
