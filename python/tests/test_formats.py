@@ -221,7 +221,7 @@ def test_pickles_of_every_protocol_are_read(protocol: int, tmp_path: pathlib.Pat
     text = run_tool("report", path)
     assert "cuda:0: at 0 ns, 2.9 KiB were live of 4.0 KiB held" in text
     assert "model.py:42" in text
-    assert "1.0 TiB for untagged" in text
+    assert "model.py:42 requested 1.0 TiB without a tag and was refused" in text
     assert "1000 B        1  cuda:0       weights" in text
 
 
