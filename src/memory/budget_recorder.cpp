@@ -5,17 +5,9 @@
 #include "trace/memory_event.hpp"
 
 namespace tern {
-namespace {
-
-std::uint64_t new_budget_number() noexcept {
-  static constinit std::atomic<std::uint64_t> last = 0;
-  return last.fetch_add(1, std::memory_order_relaxed) + 1;
-}
-
-}  // namespace
 
 BudgetRecorder::BudgetRecorder(const Budget& budget) noexcept
-    : budget_(budget), number_(new_budget_number()) {
+    : budget_(budget), number_(trace::new_number()) {
   start_listening();
 }
 
