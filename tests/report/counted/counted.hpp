@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -96,6 +97,28 @@ inline void print_counters(std::span<const CountedPool* const> pools,
           json("between devices", copies.between_devices()) + "}" + more + "}";
   std::puts(text.c_str());
 }
+
+/// A pool of the device, and one of page-locked memory if the device has such memory.
+class DevicePools {
+ public:
+  explicit DevicePools(const tern::Device& device) : memory(device), all_{&memory} {
+    if (device.can(tern::Capability::pinned_memory)) {
+      all_.push_back(&pinned_.emplace(device, tern::MemoryKind::pinned));
+    }
+  }
+  DevicePools(const DevicePools&) = delete;
+  DevicePools& operator=(const DevicePools&) = delete;
+
+  /// Returns null if the device has no page-locked memory.
+  [[nodiscard]] const CountedPool* pinned() const { return pinned_ ? &*pinned_ : nullptr; }
+  [[nodiscard]] const std::vector<const CountedPool*>& all() const { return all_; }
+
+  const CountedPool memory;
+
+ private:
+  std::optional<CountedPool> pinned_;
+  std::vector<const CountedPool*> all_;
+};
 
 /// Writes one element, and doubles the written part with each copy. A simple loop takes seconds if
 /// it is compiled without optimization.

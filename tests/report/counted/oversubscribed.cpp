@@ -69,7 +69,8 @@ int main(int argc, char** argv) {
   const counted::CountedPool pool(held, std::make_shared<tern::BudgetResource>(held, budget));
   std::optional<counted::CountedPool> pinned;
   std::vector<const counted::CountedPool*> pools = {&pool};
-  // A device that can access host memory gets copies of its own only in buffers of the host device.
+  // If a device can access host memory, a buffer has a separate copy on it only if the buffer was
+  // created on the host device.
   tern::UnifiedOptions options{
       .device = device.can(tern::Capability::host_access) ? tern::open_device("host") : device,
       .resources = {pool.memory()}};

@@ -8,7 +8,6 @@
 // events, and whether copies and kernels share processors.
 
 #include <cstdio>
-#include <optional>
 #include <string>
 #include <tern/device/event.hpp>
 #include <tern/trace/recorder.hpp>
@@ -125,13 +124,8 @@ class Pipeline {
 
 int main(int argc, char** argv) {
   const counted::Setting setting = counted::Setting::of(argc, argv);
-  const counted::CountedPool pool(setting.device);
-  std::optional<counted::CountedPool> pinned;
-  std::vector<const counted::CountedPool*> pools = {&pool};
-  if (setting.device.can(tern::Capability::pinned_memory)) {
-    pools.push_back(&pinned.emplace(setting.device, tern::MemoryKind::pinned));
-  }
-  Pipeline pipeline(setting, pool, pinned ? &*pinned : nullptr);
+  const counted::DevicePools pools(setting.device);
+  Pipeline pipeline(setting, pools.memory, pools.pinned());
   pipeline.run();
   tern::trace::stop();
   if (!pipeline.is_right()) {
@@ -142,5 +136,5 @@ int main(int argc, char** argv) {
       "{\"bytes\": " + std::to_string(pipeline.uploaded_bytes()) +
       ", \"ns\": " + std::to_string(pipeline.upload_ns()) + ", \"shares_processors\": " +
       (setting.device.can(tern::Capability::host_access) ? "true" : "false") + "}";
-  counted::print_counters(pools, ", \"uploads\": " + uploads);
+  counted::print_counters(pools.all(), ", \"uploads\": " + uploads);
 }

@@ -7,7 +7,6 @@
 // The last line of the output is JSON with the counters of the library at the end of the recording.
 // At this time, the model is live.
 
-#include <optional>
 #include <string>
 #include <tern/core/bytes.hpp>
 #include <tern/trace/recorder.hpp>
@@ -109,18 +108,13 @@ class Model {
 
 int main(int argc, char** argv) {
   const counted::Setting setting = counted::Setting::of(argc, argv);
-  const counted::CountedPool pool(setting.device);
-  std::optional<counted::CountedPool> pinned;
-  std::vector<const counted::CountedPool*> pools = {&pool};
-  if (setting.device.can(tern::Capability::pinned_memory)) {
-    pools.push_back(&pinned.emplace(setting.device, tern::MemoryKind::pinned));
-  }
-  Model model(setting, pool, pinned ? &*pinned : nullptr);
+  const counted::DevicePools pools(setting.device);
+  Model model(setting, pools.memory, pools.pinned());
   for (std::size_t i = 0; i < steps; ++i) {
     model.step(i);
     if ((i + 1) % steps_per_checkpoint == 0) model.write_checkpoint();
   }
   setting.device.synchronize();
   tern::trace::stop();
-  counted::print_counters(pools);
+  counted::print_counters(pools.all());
 }
