@@ -5,9 +5,9 @@
 // copy began and how long it took. It queries the events when another copy is submitted and after
 // the host has waited. If the host never waits for a copy, the time of the copy is not recorded.
 //
-// One event relates the clock of the device to that of the host. CopyTimes records it on an idle
-// stream of its own, and reads the host's clock before and after. This takes at most a few
-// milliseconds, about once per second.
+// One event relates the clock of the device to the clock of the host. CopyTimes records this event
+// on a separate idle stream, and reads the clock of the host before and after. This takes at most a
+// few milliseconds, about once per second.
 //
 // The backend copies pageable memory in another way if the stream is idle. A recording must not
 // change that, so after the first event on an idle stream start() waits, for at most 20

@@ -1,5 +1,5 @@
 // Recordings as the order checker sees them: which mistakes it finds, and that correct programs
-// have no findings, whatever way they order their work.
+// have no findings, however they order their work.
 
 #include "tools/check/recorded_order.hpp"
 
