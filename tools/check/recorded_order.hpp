@@ -3,7 +3,8 @@
 // A recording contains the work that the program submitted to streams, and the waits of streams and
 // of the host. It contains less than the trace of a simulated device. If the recording does not
 // show in which order two operations ran, the translation assumes that they were ordered. So the
-// checker may miss a mistake, but it has no findings in a correct program:
+// checker may miss a mistake, but it has no findings in a correct program, unless the program
+// captures work into graphs, whose launches a recording does not show:
 //
 // - All threads are one host. Calls of different threads are ordered by their times.
 // - A wait for a mark covers the work up to the device event that the library recorded for the
