@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "bench/case.hpp"
 #include "bench/host_buffers.hpp"

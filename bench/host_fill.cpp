@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "bench/case.hpp"
 #include "bench/host_buffers.hpp"

@@ -4,7 +4,9 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "bench/case.hpp"
 #include "bench/measure.hpp"

@@ -1,6 +1,7 @@
 #include "bench/pair_timing.hpp"
 
 #include <chrono>
+#include <vector>
 
 #include "bench/measure.hpp"
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <latch>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 

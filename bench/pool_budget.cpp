@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <memory>
+
 #include "bench/contestants.hpp"
 #include "bench/instruction_count.hpp"
 #include "bench/pair_timing.hpp"

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <string>
+#include <vector>
 
 #include "bench/fragmented_pool.hpp"
 #include "bench/measure.hpp"

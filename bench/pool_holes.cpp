@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <string>
+#include <vector>
+
 #include "bench/pair_timing.hpp"
 #include "tern/core/bytes.hpp"
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <vector>
 
 #include "bench/contestants.hpp"
 #include "bench/random.hpp"

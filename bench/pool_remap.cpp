@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <vector>
 
 #include "bench/contestants.hpp"
 #include "bench/measure.hpp"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "bench/allocation_trace.hpp"
 #include "bench/contestants.hpp"

@@ -4,6 +4,8 @@
 
 #include <array>
 #include <chrono>
+#include <string>
+#include <vector>
 
 #include "bench/contestants.hpp"
 #include "bench/random.hpp"

@@ -11,8 +11,8 @@ namespace {
 void pipeline(const tern::Device& device, bool with_wait) {
   const tern::Stream produce(device, {.name = "produce"});
   const tern::Stream consume(device, {.name = "consume"});
-  auto* column = static_cast<float*>(
-      device.allocate(tern::MemoryKind::device, 4096, {.tag = "column"}));
+  auto* column =
+      static_cast<float*>(device.allocate(tern::MemoryKind::device, 4096, {.tag = "column"}));
   std::vector<float> result(1024);
 
   produce.fill(column, 1024, 1.5f);

@@ -4,6 +4,7 @@
 // host.
 
 #include <cstdio>
+#include <span>
 #include <tern/backends/sim.hpp>
 #include <tern/buffer/array.hpp>
 #include <tern/buffer/transfer_audit.hpp>

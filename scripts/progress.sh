@@ -34,7 +34,7 @@ configure() {
   read -ra extra <<<"${TERN_CMAKE_ARGS:-}"
   arguments+=("${extra[@]}")
   local wanted="${arguments[*]}" done_file="build/$preset/configured_with.txt"
-  if [[ -f build/$preset/build.ninja && -f $done_file && $(<"$done_file") == "$wanted" ]]; then
+  if [[ -f build/$preset/build.ninja && $done_file -nt CMakePresets.json && $(<"$done_file") == "$wanted" ]]; then
     return 0
   fi
   run_logged "build/$preset/configure.log" cmake --preset "$preset" "${arguments[@]}" || return 1

@@ -6,6 +6,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "bench/case.hpp"
 #include "tools/commands.hpp"

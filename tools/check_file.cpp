@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "tern/core/bytes.hpp"
 #include "tern/trace/trace_check.hpp"

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "tern/backends/catalog.hpp"
 #include "tern/core/bytes.hpp"

@@ -9,7 +9,9 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "core/file_failure.hpp"
 #include "tern/core/bytes.hpp"

@@ -8,6 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "tern/backends/catalog.hpp"
 #include "tern/core/bytes.hpp"

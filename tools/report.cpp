@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <string>
 
 #include "tern/core/bytes.hpp"
 #include "tern/core/error.hpp"

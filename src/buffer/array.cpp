@@ -3,6 +3,7 @@
 #include "tern/buffer/array.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "buffer/copy_route.hpp"
 #include "buffer/transfer_counts.hpp"

@@ -4,6 +4,7 @@
 #include <functional>
 #include <new>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>

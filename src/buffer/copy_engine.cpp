@@ -13,6 +13,7 @@
 #include "buffer/transfer_counts.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/default_resource.hpp"
+#include "trace/nvtx.hpp"
 
 namespace tern {
 namespace {
@@ -401,6 +402,7 @@ Result<CopyRoute> try_run_copy(const CopyRows& rows, StreamRef stream, FurtherSt
   };
   const std::optional<CopyPlan> plan = plan_copy(rows.to, rows.from, stream.device_id());
   if (!plan) return no_copy_route(rows.to, rows.from, stream.device().spec(), site);
+  const trace::TagRange range_of_tag(rows.to.tag() != Tag() ? rows.to.tag() : rows.from.tag());
   const bool is_own = plan->runner != nullptr && plan->runner->id() == stream.device_id();
   switch (plan->route) {
     case CopyRoute::direct:

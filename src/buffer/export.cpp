@@ -1,6 +1,7 @@
 // Counts exports and reclaims exported memory after a device-wide wait.
 
 #include <atomic>
+#include <optional>
 
 #include "buffer/deferred_frees.hpp"
 #include "buffer/export_batch.hpp"

@@ -1,5 +1,7 @@
 // Index arithmetic of host views.
 
+#include <span>
+
 #include "tern/buffer/use.hpp"
 
 namespace tern {

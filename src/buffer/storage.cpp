@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <mutex>
 #include <new>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "buffer/deferred_frees.hpp"

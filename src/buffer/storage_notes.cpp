@@ -2,6 +2,7 @@
 // advice.
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <new>
 #include <optional>

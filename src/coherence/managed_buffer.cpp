@@ -5,6 +5,8 @@
 
 #include "tern/coherence/managed_buffer.hpp"
 
+#include <algorithm>
+
 #include "coherence/hint_checks.hpp"
 #include "tern/core/bytes.hpp"
 

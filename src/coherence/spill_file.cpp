@@ -14,6 +14,7 @@
 #include <iterator>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "core/file_limit_signal.hpp"

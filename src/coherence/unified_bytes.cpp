@@ -3,7 +3,9 @@
 
 #include <array>
 #include <cstring>
+#include <mutex>
 #include <new>
+#include <optional>
 #include <string>
 
 #include "buffer/copy_route.hpp"

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <new>
+#include <optional>
 #include <vector>
 
 #include "coherence/unified_core.hpp"

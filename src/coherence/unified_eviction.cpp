@@ -3,8 +3,13 @@
 // chooses which copies to evict.
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 #include <new>
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "coherence/eviction_request.hpp"
 #include "coherence/totals.hpp"

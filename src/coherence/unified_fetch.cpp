@@ -6,6 +6,7 @@
 // apply() makes other copies stale when a write lease opens.
 
 #include <algorithm>
+#include <mutex>
 #include <new>
 #include <span>
 #include <vector>

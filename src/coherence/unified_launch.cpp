@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <span>
 #include <utility>
 
 #include "coherence/eviction_request.hpp"

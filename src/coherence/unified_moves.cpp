@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "buffer/copy_engine.hpp"
 #include "buffer/copy_route.hpp"

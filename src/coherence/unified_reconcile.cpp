@@ -6,6 +6,7 @@
 // they are large or because a copy cannot be updated, one place gets all bytes and becomes the only
 // one that is up to date.
 
+#include <mutex>
 #include <new>
 #include <vector>
 

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <new>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 

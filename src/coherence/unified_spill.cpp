@@ -6,8 +6,10 @@
 // the file back first. It reads all of it, because a host copy has memory for all bytes or for
 // none. SpilledCopy (spilled_copy.cpp) writes and reads the bytes.
 
+#include <mutex>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "coherence/totals.hpp"
 #include "coherence/unified_core.hpp"

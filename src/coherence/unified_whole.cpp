@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 #include <new>
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "buffer/copy_route.hpp"
 #include "coherence/copy_stream.hpp"

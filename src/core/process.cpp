@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <atomic>
+
 #include "core/fork_count.hpp"
 #include "core/spans_in_flight.hpp"
 

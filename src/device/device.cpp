@@ -7,6 +7,7 @@
 #include "device/device_state.hpp"
 #include "device/request_checks.hpp"
 #include "tern/core/bytes.hpp"
+#include "trace/nvtx.hpp"
 #include "trace/recording.hpp"
 
 namespace tern {
@@ -122,6 +123,7 @@ Result<void*> Device::try_allocate(MemoryKind kind, std::size_t bytes,
   if (!alignment) return at(options.site, alignment.failure());
   if (bytes == 0) return nullptr;
   if (bytes > max_request_bytes) return at(options.site, allocation_too_large(bytes));
+  const trace::TagRange range_of_tag(options.tag);
   Result<void*> address =
       state_->backend().allocate(kind, bytes, *alignment, options.site, options.tag);
   if (!address) return at(options.site, address.failure());

@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <atomic>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "tern/device/device.hpp"
 

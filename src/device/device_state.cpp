@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <new>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -419,6 +420,11 @@ bool DeviceState::seal(StreamState& stream) noexcept {
     }
   }
   if (keeps) return true;
+  if (trace::is_recording()) {
+    trace::record(
+        trace::EventKind::stream_end,
+        {.stream = stream.id.load(std::memory_order_relaxed), .device = {id_.value, info().spec}});
+  }
   backend_->destroy_stream(stream.native);
   stream.native = {};
   stream.has_ended.store(true, std::memory_order_release);

@@ -7,6 +7,9 @@
 // settle_idle().
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
 #include <new>
 #include <utility>
 

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+
 #include "device/device_state.hpp"
 #include "device/request_checks.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"
+#include "trace/nvtx.hpp"
 #include "trace/recording.hpp"
 
 namespace tern {
@@ -361,6 +364,7 @@ Result<void*> StreamRef::try_allocate(std::size_t bytes,
   if (!alignment) return at(options.site, alignment.failure());
   if (bytes == 0) return nullptr;
   if (bytes > max_request_bytes) return at(options.site, allocation_too_large(bytes));
+  const trace::TagRange range_of_tag(options.tag);
   Result<void*> address = state_->device->backend().allocate_async(
       submit(*state_, options.site, options.tag), bytes, *alignment);
   if (!address) return at(options.site, address.failure());

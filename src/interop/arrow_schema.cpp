@@ -6,6 +6,8 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 

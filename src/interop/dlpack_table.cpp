@@ -1,6 +1,9 @@
 #include <array>
 #include <cstdint>
 #include <new>
+#include <optional>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 

@@ -1,6 +1,7 @@
 #include "tern/launch/launch_recorder.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <mutex>
 #include <new>

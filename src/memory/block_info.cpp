@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <string_view>
 
 #include "memory/block_table.hpp"
 #include "tern/memory/owned_block.hpp"

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <mutex>
 #include <new>
 #include <utility>
 

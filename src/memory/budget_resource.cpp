@@ -12,6 +12,7 @@
 #include "tern/memory/budget_resource.hpp"
 
 #include <algorithm>
+#include <mutex>
 #include <new>
 #include <utility>
 

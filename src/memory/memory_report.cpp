@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
 
 #include "memory/block_table.hpp"
 #include "tern/core/bytes.hpp"

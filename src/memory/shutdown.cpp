@@ -7,8 +7,10 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "device/device_state.hpp"
 #include "memory/block_table.hpp"

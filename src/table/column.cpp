@@ -2,6 +2,11 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "core/no_host_memory.hpp"
 #include "table/bitmap.hpp"

@@ -1,3 +1,5 @@
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "tern/table/schema.hpp"

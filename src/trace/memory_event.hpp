@@ -55,8 +55,9 @@ enum class EventKind : std::uint8_t {
   event_recorded,  // a device event after the work of `stream` so far; block: it covers the
                    // sequence numbers up to this one, or 0: address is an event of the program
   host_call,       // a host function was submitted to `stream`
+  stream_end,      // `stream` was destroyed; its work may still run
 };
-inline constexpr std::uint8_t event_kinds = static_cast<std::uint8_t>(EventKind::host_call) + 1;
+inline constexpr std::uint8_t event_kinds = static_cast<std::uint8_t>(EventKind::stream_end) + 1;
 /// Stands for "no limit" in the events of a budget.
 inline constexpr std::uint64_t no_budget_limit = ~std::uint64_t{0};
 

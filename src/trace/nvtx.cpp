@@ -2,10 +2,12 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <string_view>
 
 namespace tern::trace {
 namespace {
@@ -107,6 +109,16 @@ void push_profiler_range(const char* name) noexcept {
 
 void pop_profiler_range() noexcept {
   if (profiler().pop != nullptr) profiler().pop();
+}
+
+void TagRange::begin(Tag tag) noexcept {
+  if (profiler().push == nullptr) return;
+  // The profiler reads up to a null character, which the name does not have.
+  std::array<char, Tag::max_name_bytes + 1> name = {};
+  const std::string_view text = tag.name();
+  std::copy(text.begin(), text.end(), name.begin());
+  push_profiler_range(name.data());
+  is_open_ = true;
 }
 
 }  // namespace tern::trace

@@ -6,8 +6,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "core/file_failure.hpp"

@@ -10,7 +10,10 @@
 #include <cerrno>
 #include <deque>
 #include <limits>
+#include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>

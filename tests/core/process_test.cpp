@@ -21,7 +21,8 @@ bool is_refused_with_own_pid(std::uint64_t generation) {
   const Result<void> checked = check_not_forked(generation);
   return !checked && checked.failure().code() == ErrorCode::after_fork &&
          checked.failure().number("pid") == static_cast<std::uint64_t>(getpid()) &&
-         checked.failure().text().starts_with("process " + std::to_string(getpid()) + " was forked");
+         checked.failure().text().starts_with("process " + std::to_string(getpid()) +
+                                              " was forked");
 }
 
 TEST(ProcessGeneration, StaysTheSameInOneProcess) {

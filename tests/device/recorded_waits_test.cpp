@@ -100,6 +100,22 @@ TEST_F(RecordedWaits, AStreamSaysHowItIsOrdered) {
   EXPECT_EQ(begun[0].detail, static_cast<std::uint8_t>(trace::StreamOrder::blocking));
 }
 
+TEST_F(RecordedWaits, TheEndOfAStreamIsRecordedAfterItsWork) {
+  std::uint64_t ended = 0;
+  {
+    const Stream brief(fake.device);
+    static_cast<void>(brief.mark());
+    ended = brief.id().value();
+  }
+  const std::vector<MemoryEvent> ends = recorded(EventKind::stream_end);
+  ASSERT_EQ(ends.size(), 1u);
+  EXPECT_EQ(ends[0].stream, ended);
+  const std::vector<MemoryEvent> marks = recorded(EventKind::event_recorded);
+  ASSERT_EQ(marks.size(), 1u);
+  EXPECT_EQ(marks[0].stream, ended);
+  EXPECT_LE(marks[0].time_ns, ends[0].time_ns);
+}
+
 TEST_F(RecordedWaits, OfTheHost) {
   Event event(fake.device);
   event.synchronize();  // not recorded yet, so it waits for nothing

@@ -17,6 +17,7 @@
 #include "support/made_trace.hpp"
 #include "support/temporary_folder.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/detail/trace/record.hpp"
 #include "tern/device/event.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/pool_resource.hpp"
@@ -374,6 +375,51 @@ TEST_F(RecordedOrderTest, AWaitForAnotherLibraryCoversManyStreams) {
   EXPECT_TRUE(findings().empty());
 }
 
+TEST_F(RecordedOrderTest, AnyNumberOfStreamsIsCheckedIfTheyEnd) {
+  constexpr std::uint32_t streams = 3 * max_actors;
+  std::uint64_t before = first, mark_before = 1;
+  for (std::uint32_t i = 0; i < streams; ++i) {
+    const std::uint64_t stream = StreamId(DeviceId{1}, i % 100 + 10, i + 10).value();
+    begin(stream);
+    wait(stream, before, mark_before);
+    fill(stream, 10);
+    record(stream, 5);
+    // The host learns of the end in several ways, before and after the stream is destroyed.
+    if (i % 3 == 0) see(EventKind::host_wait, stream);
+    if (i % 3 == 1) see(EventKind::done_seen, stream, 5);
+    see(EventKind::stream_end, stream);
+    if (i % 3 == 2) see(EventKind::done_seen, stream, 5);
+    before = stream, mark_before = 5;
+  }
+  EXPECT_TRUE(findings().empty());
+  const RecordedOrder order = order_of(story_.trace());
+  EXPECT_EQ(order.judged, streams);
+  EXPECT_EQ(order.on_borrowed_streams, 0u);
+  EXPECT_EQ(order.streams, streams + 3);
+}
+
+TEST_F(RecordedOrderTest, TheWorkOfADestroyedStreamNeedsAWaitUntilTheHostKnowsItsEnd) {
+  fill(first, 10);
+  record(first, 2);
+  see(EventKind::stream_end, first);
+  const std::uint64_t next = StreamId(DeviceId{1}, 1, 9).value();
+  begin(next);
+  fill(next, 20);
+  expect(FindingCode::missing_wait, 20);
+}
+
+TEST_F(RecordedOrderTest, AStreamInThePlaceOfADestroyedOneIsJudgedByItself) {
+  fill(first, 10);
+  see(EventKind::host_wait, first);
+  see(EventKind::stream_end, first);
+  const std::uint64_t next = StreamId(DeviceId{1}, 1, 9).value();
+  begin(next);
+  fill(next, 20);
+  wait(second, first, 2);  // it has ended, and says nothing about the new stream
+  fill(second, 30);
+  expect(FindingCode::missing_wait, 30);
+}
+
 // --- Random programs, compared with the checker of the simulated device
 
 /// Runs a random program on a simulated device with streams, pool memory, waits of all kinds and
@@ -458,8 +504,19 @@ class RandomProgram {
     static_cast<void>(pool_.try_deallocate(one.block, streams_[stream]));
   }
 
+  /// Destroys a stream, whose work may still run, and creates another one that is ordered after it.
+  void replace(std::size_t stream) {
+    const Mark last = streams_[stream].mark();
+    const std::size_t how = omit_one_in_ != 0 && pick(omit_one_in_) == 0 ? 3 : pick(3);
+    if (how == 0) device_.wait(last);
+    streams_[stream] = Stream(device_, StreamOptions{.blocking = stream == 3});
+    if (how == 1) device_.wait(last);
+    if (how == 2) streams_[stream].wait(last);
+  }
+
   void step() {
     const std::size_t stream = pick(stream_count);
+    if (pick(12) == 0) return replace(stream);
     const std::size_t bytes = 256 * (1 + pick(8));
     if (blocks_.size() < 3 || (blocks_.size() < 12 && pick(4) == 0)) {
       Shared one{pool_.allocate({.bytes = bytes, .stream = streams_[stream]})};
@@ -539,7 +596,7 @@ TEST(RecordedPrograms, CorrectProgramsHaveNoFindings) {
 TEST(RecordedPrograms, MissingWaitsAreFoundWhereTheSimulatedDeviceFindsThem) {
   int wrong = 0, found_by_both = 0;
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
-    const Findings found = findings_of_program(seed, 40);
+    const Findings found = findings_of_program(seed, 30);
     if (found.of_device.empty()) {
       ASSERT_TRUE(found.of_recording.empty()) << "seed " << seed << "\n"
                                               << found.of_recording[0].text();

@@ -54,6 +54,21 @@ TEST_F(NvtxDeathTest, RangesReachTheProfiler) {
   EXPECT_EQ(log(), "push step 1\npush forward\npop\npop\n");
 }
 
+TEST_F(NvtxDeathTest, DriverCallsForTaggedMemoryAreInARangeOfTheTag) {
+  EXPECT_EXIT(
+      {
+        setenv("NVTX_INJECTION64_PATH", TERN_FAKE_PROFILER, 1);
+        const TagRange outer("weights");
+        {
+          const TagRange untagged{Tag()};
+          const TagRange longest(std::string(Tag::max_name_bytes, 'x'));
+        }
+        std::_Exit(0);
+      },
+      testing::ExitedWithCode(0), "");
+  EXPECT_EQ(log(), "push weights\npush " + std::string(Tag::max_name_bytes, 'x') + "\npop\n");
+}
+
 TEST_F(NvtxDeathTest, NothingHappensWithoutAProfiler) {
   EXPECT_EXIT(
       {

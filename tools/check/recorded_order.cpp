@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -170,7 +172,6 @@ class Translation {
     for (const auto& [time, i] : order) add(trace_.events[i]);
     static_cast<void>(writer_.close());
     result_.bytes.assign(writer_.bytes().begin(), writer_.bytes().end());
-    result_.streams = actors_.size();
     result_.live_blocks = blocks_.live_count();
     result_.live_bytes = blocks_.live_bytes();
     return std::move(result_);
@@ -182,7 +183,11 @@ class Translation {
     ActorId actor = 0;  // 0: work of the stream is not checked
     std::uint32_t device = 0;
     bool is_known = true;    // the host knows that its work and its waits are complete
+    bool has_ended = false;  // the program has destroyed it
+    bool is_over = false;    // has_ended and is_known: another stream may have its actor
     std::uint64_t done = 0;  // the host knows that the stream has passed this sequence number
+    /// The newest event of the trace on the stream, or 0 if the stream has other work after it.
+    std::uint64_t last_event = 0;
     /// Device events that were recorded on the stream, by the last sequence number that they cover.
     std::map<std::uint64_t, std::uint64_t> marks = {};
   };
@@ -219,6 +224,8 @@ class Translation {
         // The function may tell the host that the work before it is complete.
         if (Stream* const stream = judged(event.stream)) host_waits_for_all(*stream);
         return;
+      case EventKind::stream_end:
+        return add_stream_end(event);
       default:
         return;
     }
@@ -235,9 +242,16 @@ class Translation {
     const auto order =
         begin == nullptr ? trace::StreamOrder::blocking : trace::StreamOrder{begin->detail};
     stream.device = StreamId::from(id).device().value;
-    if (order == trace::StreamOrder::borrowed || actors_.size() + 1 >= max_actors) return stream;
+    const bool is_full = free_actors_.empty() && actors_.size() + 1 >= max_actors;
+    if (order == trace::StreamOrder::borrowed || is_full) return stream;
     actors_.push_back(&stream);
-    stream.actor = static_cast<ActorId>(actors_.size());
+    ++result_.streams;
+    if (free_actors_.empty()) {
+      stream.actor = static_cast<ActorId>(actors_.size());
+    } else {
+      stream.actor = free_actors_.back();
+      free_actors_.pop_back();
+    }
     const std::uint32_t number = StreamId::from(id).number();
     const MemoryTrace::Name* const name =
         begin == nullptr
@@ -256,7 +270,8 @@ class Translation {
                    .name = text});
     return stream;
   }
-  /// Returns null for the host and for streams whose work is not checked.
+  /// Returns null for the host, for streams whose work is not checked, and for streams that are
+  /// over.
   Stream* judged(std::uint64_t id) {
     if (id == 0) return nullptr;
     Stream& stream = stream_of(id);
@@ -282,7 +297,7 @@ class Translation {
   /// Writes an access of a stream, or of the host if `stream` is null.
   void touch(Stream* stream, OperationKind operation, std::span<const Touch> touches,
              const MemoryEvent& event, std::string_view name = {}) {
-    if (stream != nullptr) stream->is_known = false;
+    if (stream != nullptr) add_work(*stream);
     writer_.write({.kind = stream == nullptr ? RecordKind::host_access : RecordKind::operation,
                    .operation = operation,
                    .actor = stream == nullptr ? 0 : stream->actor,
@@ -362,11 +377,15 @@ class Translation {
     touch(stream, operation, touches, event, name);
   }
 
+  static void add_work(Stream& stream) {
+    stream.is_known = false;
+    stream.last_event = 0;
+  }
   /// Records a new event on the stream in the trace, and returns its number.
-  std::uint64_t new_event(const Stream& stream) {
+  std::uint64_t new_event(Stream& stream) {
     writer_.write(
         {.kind = RecordKind::record_event, .actor = stream.actor, .event = ++last_event_});
-    return last_event_;
+    return stream.last_event = last_event_;
   }
   void end_event(std::uint64_t event) {
     writer_.write({.kind = RecordKind::event_ends, .event = event});
@@ -379,7 +398,34 @@ class Translation {
     const std::uint64_t event = new_event(stream);
     host_waits(event);
     end_event(event);
+    set_known(stream);
+  }
+  void set_known(Stream& stream) {
     stream.is_known = true;
+    if (stream.has_ended) end_actor(stream);
+  }
+
+  void add_stream_end(const MemoryEvent& event) {
+    const auto at = streams_.find(event.stream);
+    if (at == streams_.end() || at->second.actor == 0) return;
+    at->second.has_ended = true;
+    if (at->second.is_known) end_actor(at->second);
+  }
+  /// The next stream that begins may have the actor, so a program that creates a stream for each
+  /// request has as many actors as streams at a time. All that the stream did is ordered before
+  /// everything that the host does from now on, so no later wait for the stream matters.
+  void end_actor(Stream& stream) {
+    writer_.write({.kind = RecordKind::actor_ends, .actor = stream.actor});
+    for (const auto& [sequence, event] : stream.marks) end_event(event);
+    stream.marks.clear();
+    std::erase(actors_, &stream);
+    free_actors_.push_back(stream.actor);
+    stream.actor = 0;
+    stream.is_over = true;
+  }
+  [[nodiscard]] bool is_over(std::uint64_t id) const {
+    const auto at = streams_.find(id);
+    return at != streams_.end() && at->second.is_over;
   }
 
   void add_device_event(const MemoryEvent& event) {
@@ -408,12 +454,13 @@ class Translation {
     if (waiter == nullptr) return;
     const auto wait = [&](std::uint64_t made) {
       // Whoever waits for this stream now waits for the other one, too.
-      waiter->is_known = false;
+      add_work(*waiter);
       writer_.write({.kind = RecordKind::wait_event,
                      .actor = waiter->actor,
                      .event = made,
                      .site = site_of(event)});
     };
+    if (is_over(event.extra)) return;
     if (Stream* const other = judged(event.extra)) {
       if (event.block != 0 && event.block <= other->done) return;
       return wait(event_for(*other, event.block, event.address));
@@ -439,16 +486,20 @@ class Translation {
     if (Stream* const stream = judged(event.stream)) {
       if (event.block == 0 && event.address == 0) return host_waits_for_all(*stream);
       if (event.block != 0 && event.block <= stream->done) return;
-      host_waits(event_for(*stream, event.block, event.address));
+      const std::uint64_t made = event_for(*stream, event.block, event.address);
+      host_waits(made);
       // Later waits for these marks are already satisfied, so their events are not needed.
       stream->done = std::max(stream->done, event.block);
       const auto end = stream->marks.lower_bound(event.block);
       for (auto at = stream->marks.begin(); at != end; ++at) end_event(at->second);
       stream->marks.erase(stream->marks.begin(), end);
+      if (made == stream->last_event) set_known(*stream);
       return;
     }
+    if (is_over(event.stream)) return;
     const bool is_all = event.stream != 0 || event.device == 0;
-    for (Stream* const stream : actors_) {
+    const std::vector<Stream*> all = actors_;  // a stream that ends leaves the list
+    for (Stream* const stream : all) {
       if (is_all || stream->device == event.device) host_waits_for_all(*stream);
     }
   }
@@ -459,7 +510,8 @@ class Translation {
   Blocks blocks_;
   std::unordered_map<std::uint64_t, Stream> streams_;
   std::unordered_map<std::uint64_t, const MemoryEvent*> begins_;
-  std::vector<Stream*> actors_;  // streams whose work is checked; the first has actor 1
+  std::vector<Stream*> actors_;  // streams whose work is checked
+  std::vector<ActorId> free_actors_;
   std::unordered_map<std::uint64_t, std::uint64_t> program_events_;  // by their handle
   std::unordered_map<std::uint64_t, std::uint64_t> kernels_;  // the last launch of each stream
   std::unordered_map<std::uint32_t, std::uint64_t> held_;     // bytes, by resource

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <map>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>

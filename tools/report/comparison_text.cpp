@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
+#include <vector>
 
 #include "tern/core/bytes.hpp"
 #include "tools/report/comparison.hpp"

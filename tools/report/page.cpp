@@ -1,5 +1,6 @@
 // The report as a page: tools/report/README.md describes its data.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <initializer_list>

@@ -360,9 +360,9 @@ class UnifiedView {
   }
 
   // --- Device leases, on the device of the stream. Opening one does not wait for a device, except
-  // to read bytes from a spill file, to copy from a device of another backend, to evict a host copy,
-  // or if the option compare or guard is on. It also waits if a LeaseWait allows it. Fails as host
-  // leases do, and if the stream takes no work.
+  // to read bytes from a spill file, to copy from a device of another backend, to evict a host
+  // copy, or if the option compare or guard is on. It also waits if a LeaseWait allows it. Fails as
+  // host leases do, and if the stream takes no work.
 
   /// Opens a lease for reading by work on the stream.
   [[nodiscard]] Result<DeviceLease<const T>> try_read_device(

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <new>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "backends/cuda/context.hpp"

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "backends/cuda/nvrtc.hpp"

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "backends/cuda/context.hpp"
 #include "backends/handle_table.hpp"

@@ -1,5 +1,7 @@
 #include "backends/cuda/cuda_opener.hpp"
 
+#include <memory>
+#include <string>
 #include <string_view>
 
 #include "backends/cuda/cuda_backend.hpp"

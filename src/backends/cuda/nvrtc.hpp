@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "backends/cuda/driver.hpp"
 #include "tern/core/result.hpp"

@@ -1,6 +1,7 @@
 #include "backends/cuda/staging_now.hpp"
 
 #include <algorithm>
+#include <array>
 #include <new>
 #include <thread>
 

@@ -1,8 +1,11 @@
 #include "backends/fake_cuda/fake_driver.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "backends/fake_cuda/entries.hpp"

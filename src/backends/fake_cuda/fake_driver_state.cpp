@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include "backends/sim/sim_backend.hpp"

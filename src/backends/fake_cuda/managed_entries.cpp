@@ -1,6 +1,7 @@
 // The entries for managed memory: advice, prefetches, discards and queries.
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "backends/fake_cuda/entry.hpp"

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <mutex>
+#include <optional>
 
 #include "backends/fake_cuda/entry.hpp"
 #include "tern/core/bytes.hpp"

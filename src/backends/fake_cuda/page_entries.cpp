@@ -1,5 +1,9 @@
 // The entries for virtual memory: reserved addresses, pages, mappings and access.
 
+#include <memory>
+#include <mutex>
+#include <optional>
+
 #include "backends/fake_cuda/entry.hpp"
 #include "tern/core/bytes.hpp"
 

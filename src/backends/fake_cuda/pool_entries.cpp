@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <optional>
 
 #include "backends/fake_cuda/entry.hpp"
 #include "tern/core/bytes.hpp"

@@ -1,6 +1,8 @@
 // The entries for streams, events, captures and host functions.
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "backends/fake_cuda/entry.hpp"

@@ -1,6 +1,9 @@
 #include "backends/host/host_opener.hpp"
 
 #include <charconv>
+#include <memory>
+#include <string>
+#include <string_view>
 
 #include "backends/host/host_backend.hpp"
 #include "backends/host/machine.hpp"

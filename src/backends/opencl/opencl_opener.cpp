@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "backends/opencl/opencl_backend.hpp"
 #include "backends/opencl/opencl_library.hpp"

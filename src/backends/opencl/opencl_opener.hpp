@@ -7,6 +7,8 @@
 
 #pragma once
 
+#include <string>
+
 #include "backends/opencl/opencl_devices.hpp"
 #include "backends/opencl/opencl_table.hpp"
 #include "backends/opener.hpp"

@@ -3,7 +3,15 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <chrono>
 #include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "backends/cuda/fake_cuda.hpp"
 #include "backends/device_spec.hpp"

@@ -6,7 +6,11 @@
 #include <cstring>
 #include <map>
 #include <new>
+#include <optional>
+#include <span>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "backends/handle_table.hpp"
 #include "backends/sim/unknown_blocks.hpp"

@@ -2,6 +2,9 @@
 
 #pragma once
 
+#include <memory>
+#include <string>
+
 #include "backends/opener.hpp"
 
 namespace tern::sim {

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "backends/sim/fault_plan.hpp"

@@ -13,6 +13,7 @@
 #include <iterator>
 #include <new>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "backends/sim/stray_access.hpp"

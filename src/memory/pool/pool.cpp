@@ -12,6 +12,7 @@
 #include "core/no_host_memory.hpp"
 #include "core/process.hpp"
 #include "tern/core/bytes.hpp"
+#include "trace/nvtx.hpp"
 
 namespace tern::pool {
 namespace {
@@ -267,6 +268,7 @@ Descriptor* Pool::find(Search& search) noexcept {
     return nullptr;
   }
   if (exceeds(search.granules, own_limit)) return nullptr;
+  const trace::TagRange range_of_tag(search.request.tag);
   // Query a few streams first. Before the pool grows, query every stream that may have passed
   // enough; otherwise their memory would never be reused.
   for (const std::size_t max_questions : {max_questions_per_request, SIZE_MAX}) {

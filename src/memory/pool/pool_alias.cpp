@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <mutex>
 #include <span>
 
 #include "memory/pool/pool.hpp"

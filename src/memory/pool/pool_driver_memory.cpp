@@ -2,6 +2,10 @@
 // whether a pool holds so much that it steals before it grows.
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <optional>
 #include <utility>
 
 #include "memory/held_bound.hpp"

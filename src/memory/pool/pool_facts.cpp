@@ -1,6 +1,8 @@
 // Statistics of a pool, and the error messages of failed requests.
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 
 #include "memory/pool/pool.hpp"
 

@@ -4,6 +4,7 @@
 #include "memory/pool/ranges.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "memory/block_table.hpp"

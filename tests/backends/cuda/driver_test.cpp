@@ -181,8 +181,9 @@ TEST(CudaDriver, IsGoneInAChildOfAProcessThatUsesIt) {
   EXPECT_EQ(test::in_a_forked_child([] {
               return says(driver(), "this process was forked from a process that uses CUDA") &&
                      // And in its own child.
-                     test::in_a_forked_child(
-                         [] { return says(driver(), "forked from a process that uses CUDA"); }) == 0;
+                     test::in_a_forked_child([] {
+                       return says(driver(), "forked from a process that uses CUDA");
+                     }) == 0;
             }),
             0);
   EXPECT_TRUE(driver().is_present());

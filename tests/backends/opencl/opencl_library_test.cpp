@@ -51,10 +51,10 @@ TEST(OpenClLibrary, IsLookedForByTheNameThatRunsProgramsFirst) {
 }
 
 TEST(OpenClLibrary, IsOfNoUseWithoutAnyOneEntryAndSaysWhich) {
-#define TERN_OPENCL_ENTRY(returned, name, parameters)                              \
-  EXPECT_EQ(load_library(machine_with("libOpenCL.so.1", #name)).absence,           \
-            "libOpenCL.so.1 has no " #name                                         \
-            ", which is part of OpenCL 2.0. Install a newer OpenCL " \
+#define TERN_OPENCL_ENTRY(returned, name, parameters)                    \
+  EXPECT_EQ(load_library(machine_with("libOpenCL.so.1", #name)).absence, \
+            "libOpenCL.so.1 has no " #name                               \
+            ", which is part of OpenCL 2.0. Install a newer OpenCL "     \
             "loader");
   TERN_FOR_EACH_OPENCL_ENTRY(TERN_OPENCL_ENTRY)
 #undef TERN_OPENCL_ENTRY
