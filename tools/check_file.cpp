@@ -15,17 +15,11 @@
 #include "tools/check/recorded_order.hpp"
 #include "tools/commands.hpp"
 #include "tools/formats/any_trace.hpp"
+#include "tools/report/plain_text.hpp"
 #include "tools/terminal.hpp"
 
 namespace tern::tools {
 namespace {
-
-std::string count_text(std::uint64_t count, std::string_view one, std::string_view many) {
-  return fmt::format("{} {}", count, count == 1 ? one : many);
-}
-std::string count_text(std::uint64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
 
 std::string summary_text(const std::string& name, const CheckSummary& summary) {
   std::string text =

@@ -159,7 +159,7 @@ CLI::App* add_replay(CLI::App& app, ReplayOptions& options) {
       ->capture_default_str();
   command->add_option("--of", options.memory,
                       "device of the recording whose allocations are replayed, such as cuda:1 or "
-                      "\"pinned memory of "
+                      "\"page-locked memory of "
                       "cuda:1\"; default: the device with the highest peak");
   command->add_flag("!--no-recommend", options.recommend, "do not search for better pool settings");
   command->add_flag("--json", options.json, "print JSON instead of text");

@@ -98,7 +98,7 @@ int run_top(const TopOptions& options) {
       return 2;
     }
     recorded.sort();
-    for (const trace::MemoryEvent& event : recorded.events) memory.add(event);
+    for (const trace::MemoryEvent& event : recorded.events) memory.add(event, recorded);
     recorded.events.clear();
     recorded.threads.clear();
     // Clears the screen, and writes from its upper left corner.

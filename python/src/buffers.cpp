@@ -376,9 +376,10 @@ void add_buffers(nb::module_& module) {
       .def(
           "synchronize",
           [](const Buffer& self) {
+            const CallSite site = here();
             call_when_ready([&] { return is_ready(self.storage(), Access::discard); },
-                            [&] { return self.try_synchronize(); })
-                .value(here());
+                            [&] { return self.try_synchronize(site); })
+                .value(site);
             check_launches(self.device().id());
           },
           "Wait until no stream uses the memory. Ctrl-C ends the wait.")

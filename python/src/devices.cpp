@@ -309,9 +309,10 @@ void add_order_classes(nb::module_& module) {
       .def(
           "synchronize",
           [](const Event& self) {
+            const CallSite site = here();
             call_when_ready([&] { return self.try_is_done(); },
-                            [&] { return self.try_synchronize(); })
-                .value(here());
+                            [&] { return self.try_synchronize(site); })
+                .value(site);
           },
           "Wait until the work up to the latest record is complete. Ctrl-C ends the wait.")
       .def(

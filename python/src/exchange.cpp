@@ -277,7 +277,7 @@ nb::object export_dlpack(const Exported& exported, nb::handle stream, nb::handle
   std::optional<Consumer> consumer;
   if (to_host) {
     if (exported.is_ordered_by_stream && exported.after.id()) {
-      without_gil([&] { return exported.after.try_synchronize(); }).value(site);
+      without_gil([&] { return exported.after.try_synchronize(site); }).value(site);
     }
     buffer = copy_to_host(buffer);
     options.is_read_only = false;
@@ -299,7 +299,7 @@ nb::object export_dlpack(const Exported& exported, nb::handle stream, nb::handle
         if (consumer->stream.id()) {
           without_gil([&] { return consumer->stream.try_wait(mark, site); }).value();
         } else {
-          without_gil([&] { return Device::try_wait(mark); }).value(site);
+          without_gil([&] { return Device::try_wait(mark, site); }).value(site);
         }
       }
     }

@@ -79,13 +79,14 @@ void wait_for_device(const Device& device) {
   // The device refuses a wait inside of a kernel; a wait beside it would last for ever.
   if (is_main_thread() && !is_in_kernel) {
     // No call asks whether a device is idle.
-    if (const auto wait = WaitBeside::start([device] { return device.try_synchronize(); })) {
+    if (const auto wait =
+            WaitBeside::start([device, site] { return device.try_synchronize(site); })) {
       while (!without_gil([&] { return wait->is_over_in_turn(); })) check_signals();
       if (!wait->result()) wait->result().value(site);
     }
   }
   // A checker with a clock for each thread has to see that this thread waited.
-  without_gil([&] { return device.try_synchronize(); }).value(site);
+  without_gil([&] { return device.try_synchronize(site); }).value(site);
 }
 
 void add_interrupts() {

@@ -318,9 +318,9 @@ Result<void*> Buffer::try_device_ptr(StreamRef stream, Access access,
   return static_cast<std::byte*>(first) + offset_;
 }
 
-Result<void> Buffer::try_synchronize() const noexcept {
+Result<void> Buffer::try_synchronize(CallSite site) const noexcept {
   if (!storage_) return {};
-  return storage_->uses().try_wait(Access::discard);
+  return storage_->uses().try_wait(Access::discard, site);
 }
 
 }  // namespace tern

@@ -41,7 +41,7 @@ Result<void> exchange(Storage& storage, std::size_t offset, std::size_t bytes, A
   if (!stream) return Failure(stream.failure()).at(site);
   // The host waits for earlier uses, not the stream: other copies are queued on the stream behind
   // this one.
-  if (Result<void> ready = storage.uses().try_wait(access); !ready) {
+  if (Result<void> ready = storage.uses().try_wait(access, site); !ready) {
     return Failure(ready.failure()).at(site);
   }
   Result<StorageUse> use = storage.try_use(*stream, access, offset, bytes, site);
@@ -53,7 +53,7 @@ Result<void> exchange(Storage& storage, std::size_t offset, std::size_t bytes, A
   if (queued) use->end();
   // The caller may free its memory after the return, so wait even if the copy failed: part of it
   // may be in flight.
-  const Result<void> done = try_wait_surely(*stream, mark);
+  const Result<void> done = try_wait_surely(*stream, mark, site);
   if (!queued) return queued;
   if (!done) return Failure(done.failure()).at(site);
   count_transfer(

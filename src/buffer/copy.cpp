@@ -104,17 +104,17 @@ Result<void> try_copy(const Buffer& destination, const Buffer& source, CallSite 
   // The host waits for earlier uses, not the stream: other copies are queued on the stream behind
   // this one.
   if (rows.from.kind() != MemoryKind::file) {
-    if (Result<void> ready = rows.from.uses().try_wait(Access::read); !ready) {
+    if (Result<void> ready = rows.from.uses().try_wait(Access::read, site); !ready) {
       return Failure(ready.failure()).at(site);
     }
   }
-  if (Result<void> ready = rows.to.uses().try_wait(Access::discard); !ready) {
+  if (Result<void> ready = rows.to.uses().try_wait(Access::discard, site); !ready) {
     return Failure(ready.failure()).at(site);
   }
   const Result<CopyRoute> queued = try_run_copy(rows, *stream, FurtherStreams::library, site);
   if (!queued) return queued.failure();
   // Borrowed memory may belong to the caller, so the copy must really be complete.
-  if (const Result<void> done = try_wait_surely(*stream, stream->next_mark()); !done) {
+  if (const Result<void> done = try_wait_surely(*stream, stream->next_mark(), site); !done) {
     return Failure(done.failure()).at(site);
   }
   count_transfer(rows.to, rows.from, rows.width, *queued);

@@ -85,7 +85,7 @@ void DeferredFrees::reclaim_for(DeviceState& device) noexcept {
   // so repeat.
   for (bool is_first = true; keeps_any(!is_first); is_first = false) {
     // No other code can wait for the device any more.
-    const Result<void> waited = device.synchronize();
+    const Result<void> waited = device.synchronize(CallSite::here());
     poll();
     if (!waited) return;
   }

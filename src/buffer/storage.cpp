@@ -671,7 +671,8 @@ Result<void> Storage::try_wait_host(Access access, std::size_t offset, std::size
   }
   if (bytes == 0) return {};
   if (Result<void> there = try_ensure({}, site); !there) return there;
-  if (Result<void> done = uses_.try_wait(access); !done) return Failure(done.failure()).at(site);
+  if (Result<void> done = uses_.try_wait(access, site); !done)
+    return Failure(done.failure()).at(site);
   if (must_be_idle_for_host(*this)) {
     if (Result<void> idle = device().try_synchronize(); !idle) {
       return Failure(idle.failure()).at(site);

@@ -37,8 +37,8 @@ std::optional<Result<void>> ask(StreamRef stream, Mark mark, int& findings) noex
 
 }  // namespace
 
-Result<void> try_wait_surely(StreamRef stream, Mark mark) noexcept {
-  const Result<void> first = Device::try_wait(mark);
+Result<void> try_wait_surely(StreamRef stream, Mark mark, CallSite site) noexcept {
+  const Result<void> first = Device::try_wait(mark, site);
   if (first || first.failure().code() == ErrorCode::device_lost) return first;
   int findings = 0;
   for (microseconds pause(1);; pause = std::min(2 * pause, longest_pause)) {

@@ -6,6 +6,7 @@
 
 #pragma once
 
+#include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/mark.hpp"
 #include "tern/device/stream.hpp"
@@ -14,6 +15,7 @@ namespace tern {
 
 /// Returns when all work of the stream up to the mark is over. Fails with device_lost, and with
 /// violation if a simulated device reports a mistake. Other failures are retried.
-[[nodiscard]] Result<void> try_wait_surely(StreamRef stream, Mark mark) noexcept;
+[[nodiscard]] Result<void> try_wait_surely(StreamRef stream, Mark mark,
+                                           CallSite site = CallSite::here()) noexcept;
 
 }  // namespace tern

@@ -332,11 +332,11 @@ bool UseRecord::try_collect(Access access, MarkSet& earlier) const noexcept {
   return true;
 }
 
-Result<void> UseRecord::try_wait(Access access) const noexcept {
+Result<void> UseRecord::try_wait(Access access, CallSite site) const noexcept {
   MarkSet earlier;
   if (!try_collect(access, earlier)) return no_host_memory("the record of a buffer's uses");
   for (const Mark mark : earlier.all()) {
-    if (Result<void> done = Device::try_wait(mark); !done) return done;
+    if (Result<void> done = Device::try_wait(mark, site); !done) return done;
   }
   return {};
 }

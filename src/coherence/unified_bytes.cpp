@@ -40,8 +40,8 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
       const std::lock_guard lock(mutex_);
       stream_uses = copies_.memory_of(place).stream_uses;
     }
-    if (Result<void> ready =
-            is_by_host ? try_wait_host_copy(*storage, access) : storage->uses().try_wait(access);
+    if (Result<void> ready = is_by_host ? try_wait_host_copy(*storage, access, site)
+                                        : storage->uses().try_wait(access, site);
         !ready) {
       return failed(ready.failure());
     }
@@ -79,7 +79,8 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
     on = *stream;
     mark = stream->next_mark();
     if (!queued) {
-      static_cast<void>(try_wait_surely(on, mark));  // for the part that the driver may have begun
+      static_cast<void>(
+          try_wait_surely(on, mark, site));  // for the part that the driver may have begun
       return failed(queued.failure());
     }
     use->end();
@@ -95,7 +96,8 @@ Result<void> UnifiedCore::try_exchange(unsigned place, ByteRange range, Access a
               .site = site});
   }
   // The caller may reuse its bytes after the return, so the copy has to be done by then.
-  if (const Result<void> done = try_wait_surely(on, mark); !done) return failed(done.failure());
+  if (const Result<void> done = try_wait_surely(on, mark, site); !done)
+    return failed(done.failure());
   return {};
 }
 
@@ -405,7 +407,7 @@ Result<void> UnifiedCore::try_synchronize(CallSite site) noexcept {
     }
   }
   for (std::size_t i = 0; i < count; ++i) {
-    if (Result<void> done = all[i]->uses().try_wait(Access::discard); !done) {
+    if (Result<void> done = all[i]->uses().try_wait(Access::discard, site); !done) {
       return Failure(done.failure()).at(site);
     }
   }

@@ -358,7 +358,8 @@ class UnifiedCore final : public LaunchMemory {
                                            CallSite site) const noexcept;
   /// Waits until the host may use its copy in this way. Reads by a device that is lost count as
   /// done.
-  [[nodiscard]] Result<void> try_wait_host_copy(Storage& own, Access access) noexcept;
+  [[nodiscard]] Result<void> try_wait_host_copy(Storage& own, Access access,
+                                                CallSite site) noexcept;
   /// Like not_arrived(). Also determines which devices are alive, and forgets uses of the host copy
   /// by lost devices, so that nobody waits for them again.
   [[nodiscard]] Failure tell_not_arrived(Storage& storage, ByteRange range, const Failure& cause,

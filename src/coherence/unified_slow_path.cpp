@@ -138,7 +138,7 @@ Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallS
   PlaceSet lost;
   for (std::size_t i = 0; i < count; ++i) {
     const CopySource& source = sources[i];
-    const Result<void> ready = source.storage->uses().try_wait(Access::read);
+    const Result<void> ready = source.storage->uses().try_wait(Access::read, site);
     if (ready) continue;
     ByteRange what = source.range;
     const std::lock_guard lock(mutex_);
@@ -151,13 +151,13 @@ Result<void> UnifiedCore::try_wait_sources(ByteRange range, Access access, CallS
     return sync_failed(source.place, host, what, ready.failure(), site);
   }
   if (count == 0 || !own) return {};
-  if (Result<void> ready = own->uses().try_wait(Access::discard); !ready) {
+  if (Result<void> ready = own->uses().try_wait(Access::discard, site); !ready) {
     if (ready.failure().code() != ErrorCode::device_lost) {
       const std::lock_guard lock(mutex_);
       return sync_failed(sources[0].place, host, range, ready.failure(), site);
     }
     // Reads by a lost device are over. Writes by it have not arrived.
-    if (!own->uses().try_wait(Access::read)) {
+    if (!own->uses().try_wait(Access::read, site)) {
       return try_wait_without_lost(*own, range, Access::discard, ready.failure(), site);
     }
     if (const std::unique_lock turn(transfer_mutex_, std::try_to_lock); turn) {
@@ -226,7 +226,7 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
     if (!is_clear) log_.count([](UnifiedStatistics& counts) { ++counts.host_waits; });
   }
   if (!is_clear) {
-    if (Result<void> ready = storage->uses().try_wait(access); !ready) {
+    if (Result<void> ready = storage->uses().try_wait(access, site); !ready) {
       ready = try_wait_without_lost(*storage, range, access, ready.failure(), site);
       if (!ready) return ready;
     }
@@ -268,15 +268,15 @@ Result<void> UnifiedCore::try_settle_host(std::uint32_t slot, ByteRange range, A
   return {};
 }
 
-Result<void> UnifiedCore::try_wait_host_copy(Storage& own, Access access) noexcept {
-  Result<void> ready = own.uses().try_wait(access);
+Result<void> UnifiedCore::try_wait_host_copy(Storage& own, Access access, CallSite site) noexcept {
+  Result<void> ready = own.uses().try_wait(access, site);
   if (ready || ready.failure().code() != ErrorCode::device_lost || !is_write(access)) return ready;
   // Reads by a lost device are over. Writes by it have not arrived.
-  if (!own.uses().try_wait(Access::read)) return ready;
+  if (!own.uses().try_wait(Access::read, site)) return ready;
   const std::unique_lock turn(transfer_mutex_, std::try_to_lock);
   if (!turn) return ready;
   own.uses().forget_lost();
-  return own.uses().try_wait(access);
+  return own.uses().try_wait(access, site);
 }
 
 Failure UnifiedCore::tell_not_arrived(Storage& storage, ByteRange range, const Failure& cause,
@@ -313,7 +313,7 @@ Result<void> UnifiedCore::try_wait_without_lost(Storage& storage, ByteRange rang
     is_concerned = copies_.in_flight().touches(range);
   }
   const Failure told = tell_not_arrived(storage, range, cause, site);
-  if (is_concerned || !storage.uses().try_wait(access)) return told;
+  if (is_concerned || !storage.uses().try_wait(access, site)) return told;
   return {};
 }
 

@@ -23,7 +23,7 @@ Result<void> UnifiedCore::try_spill(StorageHandle& gone, CallSite site) noexcept
   const PlaceSet own = copies_.memory(host).parts;  // the host, and devices that share its memory
   const std::vector<ByteRange> alone =
       ranges_where(all, [&](PlaceSet valid) { return !valid.empty() && (valid & own) == valid; });
-  if (Result<void> ready = storage->uses().try_wait(Access::discard); !ready) {
+  if (Result<void> ready = storage->uses().try_wait(Access::discard, site); !ready) {
     // The copy stays, so that the next access reports the failure.
     return Failure(ready.failure()).at(site);
   }
@@ -84,7 +84,7 @@ Result<void> UnifiedCore::try_unspill(CallSite site) noexcept {
   Result<StorageHandle> made = try_make_memory(host, bytes_, {}, site);
   if (!made) return made.failure();
   Storage& storage = **made;
-  if (Result<void> ready = storage.uses().try_wait(Access::discard); !ready) {
+  if (Result<void> ready = storage.uses().try_wait(Access::discard, site); !ready) {
     return Failure(ready.failure()).at(site);
   }
   if (Result<void> read = spilled_.try_read(storage, options_.tag, site); !read) return read;

@@ -275,13 +275,13 @@ Result<bool> Device::try_is_done(Mark mark) noexcept {
   return device->is_done(mark);
 }
 
-Result<void> Device::try_wait(Mark mark) noexcept {
+Result<void> Device::try_wait(Mark mark, CallSite site) noexcept {
   const DeviceScope device(mark.stream.device());
   if (!device) return {};
   if (Result<void> usable = device->check_process(); !usable) {
     return device->is_known_done(mark) ? Result<void>() : usable;
   }
-  return device->wait_on_host(mark);
+  return device->wait_on_host(mark, site);
 }
 
 Result<StreamRef> Device::try_copy_stream() const noexcept {
@@ -317,9 +317,9 @@ void Device::note_subrelease(const Suballocation& block, CallSite site) const no
   state_->backend().note_subrelease({{}, site, {}}, block);
 }
 
-Result<void> Device::try_synchronize() const noexcept {
+Result<void> Device::try_synchronize(CallSite site) const noexcept {
   if (Result<void> usable = check(state_, "synchronisation"); !usable) return usable;
-  return state_->synchronize();
+  return state_->synchronize(site);
 }
 
 Result<PeerAccess> Device::try_peer_access(const Device& peer) const noexcept {

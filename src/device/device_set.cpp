@@ -46,10 +46,10 @@ Result<Device> DeviceSet::try_max_free() const noexcept {
   return *best;
 }
 
-Result<void> DeviceSet::try_synchronize() const noexcept {
+Result<void> DeviceSet::try_synchronize(CallSite site) const noexcept {
   Result<void> outcome;
   for (const Device& device : devices_) {
-    Result<void> synchronized = device.try_synchronize();
+    Result<void> synchronized = device.try_synchronize(site);
     if (outcome && !synchronized) outcome = synchronized;
   }
   return outcome;

@@ -651,11 +651,13 @@ Result<DeviceState::Covering> DeviceState::record_now(StreamState& stream, std::
   return Covering{*event, true};
 }
 
-void DeviceState::record_host_wait(const DoneWork& done, std::uint64_t begun_ns) noexcept {
+void DeviceState::record_host_wait(const DoneWork& done, std::uint64_t begun_ns,
+                                   CallSite site) noexcept {
   trace::record(trace::EventKind::host_wait, {.stream = done.stream.value(),
                                               .block = done.sequence,
                                               .address = done.event.value,
                                               .extra = trace::now_ns() - begun_ns,
+                                              .site = site,
                                               .device = {id_.value, info().spec},
                                               .time_ns = begun_ns});
   copy_times_.record_completed(*backend_);
@@ -672,7 +674,7 @@ void StreamState::record_done(std::uint64_t sequence) const noexcept {
   device->record_done_seen({StreamId::from(id.load(std::memory_order_relaxed)), sequence});
 }
 
-Result<void> DeviceState::synchronize() noexcept {
+Result<void> DeviceState::synchronize(CallSite site) noexcept {
   std::array<std::uint64_t, 64> covered;
   // Only the first 64 streams are updated here. Marks of other streams are queried when needed.
   std::size_t count = 0;
@@ -694,7 +696,7 @@ Result<void> DeviceState::synchronize() noexcept {
                             .load(std::memory_order_relaxed)
                             ->count(&StreamState::Counts::host_waits, backend_->synchronize());
   if (waited) waited = wait_for_unknown();
-  if (begun_ns != 0) record_host_wait({}, begun_ns);
+  if (begun_ns != 0) record_host_wait({}, begun_ns, site);
   // A lost device runs nothing any more, so nothing is pending.
   if (!waited && waited.failure().code() != ErrorCode::device_lost) return waited;
   std::uint64_t passed = barriers_passed_.load(std::memory_order_relaxed);
@@ -811,7 +813,7 @@ Result<bool> DeviceState::is_done(Mark mark) noexcept {
   return is_complete;
 }
 
-Result<void> DeviceState::wait_on_host(Mark mark) noexcept {
+Result<void> DeviceState::wait_on_host(Mark mark, CallSite site) noexcept {
   StreamState* stream = pending_or_rely(mark);
   if (stream == nullptr) return {};
   const auto record_of = [stream](NativeEvent event) {
@@ -835,7 +837,7 @@ Result<void> DeviceState::wait_on_host(Mark mark) noexcept {
   const std::uint64_t begun_ns = trace::is_recording() ? trace::now_ns() : 0;
   Result<void> waited =
       stream->count(&StreamState::Counts::host_waits, backend_->synchronize(covering->event));
-  if (begun_ns != 0) record_host_wait({mark.stream, mark.sequence}, begun_ns);
+  if (begun_ns != 0) record_host_wait({mark.stream, mark.sequence}, begun_ns, site);
   if (waited) stream->see_done(mark.sequence);
 
   lock.lock();

@@ -360,7 +360,7 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
 
   /// Waits for all work of the device. Marks issued before are then known to be done, for streams
   /// in the first 64 slots. Marks of other streams are queried when needed.
-  [[nodiscard]] Result<void> synchronize() noexcept;
+  [[nodiscard]] Result<void> synchronize(CallSite site) noexcept;
   /// Work that the host waited for, or saw complete without a wait, as recordings describe it. With
   /// neither a mark nor an event: all work of the stream.
   struct DoneWork {
@@ -369,7 +369,7 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
     NativeEvent event = {};      // event of the program
   };
   /// Records that the host waited for the work from `begun_ns` until now.
-  void record_host_wait(const DoneWork& done, std::uint64_t begun_ns) noexcept;
+  void record_host_wait(const DoneWork& done, std::uint64_t begun_ns, CallSite site) noexcept;
   /// Records that the host saw the work complete without a wait. `tern check` needs these events to
   /// know the order.
   void record_done_seen(const DoneWork& done) const noexcept;
@@ -398,7 +398,7 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// pending, drops every second older one.
   [[nodiscard]] Result<void> record_early(Mark mark) noexcept;
   [[nodiscard]] Result<bool> is_done(Mark mark) noexcept;
-  [[nodiscard]] Result<void> wait_on_host(Mark mark) noexcept;
+  [[nodiscard]] Result<void> wait_on_host(Mark mark, CallSite site) noexcept;
   /// Queues a wait for the mark on the stream of `submission`, which may belong to another device
   /// of the same backend.
   [[nodiscard]] Result<void> wait_on_stream(Mark mark, Backend& waiter,

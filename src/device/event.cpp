@@ -107,7 +107,7 @@ Result<bool> Event::try_is_done() const noexcept {
   return is_done;
 }
 
-Result<void> Event::try_synchronize() const noexcept {
+Result<void> Event::try_synchronize(CallSite site) const noexcept {
   if (!is_recorded_) return {};
   if (Result<void> usable = device_->check_process(); !usable) return usable;
   const std::uint64_t begun_ns = trace::is_recording() ? trace::now_ns() : 0;
@@ -116,7 +116,7 @@ Result<void> Event::try_synchronize() const noexcept {
           ->count(&StreamState::Counts::host_waits, device_->backend().synchronize(native_));
   if (begun_ns != 0) {
     // A wait without a stream would be one for the whole device.
-    if (recorded_by_) device_->record_host_wait({recorded_by_, 0, native_}, begun_ns);
+    if (recorded_by_) device_->record_host_wait({recorded_by_, 0, native_}, begun_ns, site);
     if (waited && !recorded_by_) device_->record_done_seen({});
   }
   return waited;

@@ -305,7 +305,7 @@ Result<void> DeviceState::wait_for_unknown() noexcept {
         promised = stream->last_promised();
       }
     }
-    const Result<void> waited = wait_on_host(Mark{id, promised});
+    const Result<void> waited = wait_on_host(Mark{id, promised}, CallSite::here());
     if (!waited && result) result = waited;
   }
   return result;

@@ -627,7 +627,7 @@ Result<bool> StreamRef::try_is_idle() const noexcept {
   return is_idle;
 }
 
-Result<void> StreamRef::try_synchronize() const noexcept {
+Result<void> StreamRef::try_synchronize(CallSite site) const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return usable;
   // Marks issued so far need no event any more: the host has waited for all of them.
   const std::uint64_t covered = state_->last_promised();
@@ -635,7 +635,7 @@ Result<void> StreamRef::try_synchronize() const noexcept {
   Result<void> waited = state_->count(&StreamState::Counts::host_waits,
                                       state_->device->backend().synchronize(state_->native));
   if (waited) state_->see_done(covered);
-  if (begun_ns != 0) state_->device->record_host_wait({id_}, begun_ns);
+  if (begun_ns != 0) state_->device->record_host_wait({id_}, begun_ns, site);
   return waited;
 }
 

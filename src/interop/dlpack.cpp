@@ -234,7 +234,7 @@ Result<void> order(Storage& storage, const DlpackOptions& options) noexcept {
   if (options.is_unordered) return {};
   const Access access = options.is_read_only ? Access::read : Access::read_write;
   if (!options.stream.id()) {
-    const Result<void> done = storage.uses().try_wait(access);
+    const Result<void> done = storage.uses().try_wait(access, options.site);
     return done ? done : Result<void>(Failure(done.failure()).at(options.site));
   }
   if (options.stream.device_id() != storage.device().id()) {

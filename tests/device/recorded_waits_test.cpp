@@ -31,6 +31,13 @@ class RecordedWaits : public testing::Test {
     return found;
   }
 
+  /// Returns the name of the file that the event came from.
+  [[nodiscard]] std::string site_of(const MemoryEvent& event) const {
+    const trace::MemoryTrace read = trace::MemoryTrace::try_read(path_).value();
+    const auto* const name = read.find(trace::DefinitionKind::site, event.site);
+    return name == nullptr ? "unknown" : name->text.substr(name->text.rfind('/') + 1);
+  }
+
   test::FakeDevice fake;
   Stream produce{fake.device}, consume{fake.device};
 
@@ -123,8 +130,10 @@ TEST_F(RecordedWaits, OfTheHost) {
   event.synchronize();
   consume.synchronize();
   fake.device.synchronize();
+  Device::wait(produce.mark());
   const std::vector<MemoryEvent> waits = recorded(EventKind::host_wait);
-  ASSERT_EQ(waits.size(), 3u);
+  ASSERT_EQ(waits.size(), 4u);
+  for (const MemoryEvent& one : waits) EXPECT_EQ(site_of(one), "recorded_waits_test.cpp");
   EXPECT_EQ(waits[0].stream, produce.id().value());
   EXPECT_EQ(waits[1].stream, consume.id().value());
   EXPECT_EQ(waits[2].stream, 0u);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/temporary_folder.hpp"
+#include "tern/device/device_info.hpp"
 #include "tern/memory/budget.hpp"
 #include "tern/trace/recorder.hpp"
 
@@ -17,6 +18,7 @@ namespace {
 
 using trace::EventKind;
 using trace::MemoryEvent;
+using trace::MemoryTrace;
 
 MemoryEvent event(EventKind kind, std::uint64_t block, std::uint64_t bytes, std::uint16_t tag = 0,
                   std::uint64_t stream = 0) {
@@ -47,13 +49,13 @@ TEST(LiveMemory, IsTheSameInAnyOrderOfThreads) {
     }
     std::shuffle(events.begin(), events.end(), random);
     LiveMemory memory;
-    for (const MemoryEvent& one : events) memory.add(one);
+    for (const MemoryEvent& one : events) memory.add(one, MemoryTrace());
     std::uint64_t all = 0;
     for (const auto& [tag, bytes] : live) {
       EXPECT_EQ(memory.tags().at({1, tag}).bytes, bytes);
       all += bytes;
     }
-    EXPECT_EQ(memory.devices().at(1).live.bytes, all);
+    EXPECT_EQ(memory.places().at(1).live.bytes, all);
     EXPECT_EQ(memory.streams().at({1, 5}).bytes, all) << "by the stream of the allocation";
     EXPECT_EQ(memory.events(), events.size());
   }
@@ -61,24 +63,24 @@ TEST(LiveMemory, IsTheSameInAnyOrderOfThreads) {
 
 TEST(LiveMemory, KeepsThePeak) {
   LiveMemory memory;
-  memory.add(event(EventKind::allocate, 1, 100));
-  memory.add(event(EventKind::allocate, 2, 50));
-  memory.add(event(EventKind::free, 1, 100));
-  EXPECT_EQ(memory.devices().at(1).live.bytes, 50u);
-  EXPECT_EQ(memory.devices().at(1).live.blocks, 1u);
-  EXPECT_EQ(memory.devices().at(1).peak, 150u);
+  memory.add(event(EventKind::allocate, 1, 100), MemoryTrace());
+  memory.add(event(EventKind::allocate, 2, 50), MemoryTrace());
+  memory.add(event(EventKind::free, 1, 100), MemoryTrace());
+  EXPECT_EQ(memory.places().at(1).live.bytes, 50u);
+  EXPECT_EQ(memory.places().at(1).live.blocks, 1u);
+  EXPECT_EQ(memory.places().at(1).peak, 150u);
 }
 
 TEST(LiveMemory, AddsUpWhatResourcesHold) {
   LiveMemory memory;
   MemoryEvent hold = event(EventKind::hold, 0, 100);
   hold.resource = 1;
-  memory.add(hold);
+  memory.add(hold, MemoryTrace());
   hold.resource = 2;
-  memory.add(hold);
+  memory.add(hold, MemoryTrace());
   hold.bytes = 40;
-  memory.add(hold);
-  EXPECT_EQ(memory.devices().at(1).held, 140u);
+  memory.add(hold, MemoryTrace());
+  EXPECT_EQ(memory.places().at(1).held, 140u);
 }
 
 MemoryEvent use(std::uint64_t budget, std::uint64_t time, std::uint64_t bytes,
@@ -91,12 +93,32 @@ MemoryEvent use(std::uint64_t budget, std::uint64_t time, std::uint64_t bytes,
   return made;
 }
 
+TEST(LiveMemory, PageLockedMemoryIsNotMemoryOfTheDevice) {
+  MemoryTrace names;
+  names.define(trace::DefinitionKind::device, 1, {"cuda:0"});
+  names.define(trace::DefinitionKind::resource, 2,
+               {.text = "pool", .detail = static_cast<std::uint8_t>(MemoryKind::pinned)});
+  LiveMemory memory;
+  memory.add(event(EventKind::allocate, 1, 100), names);
+  MemoryEvent locked = event(EventKind::allocate, 2, 50);
+  locked.resource = 2;
+  memory.add(locked, names);
+  locked.kind = EventKind::hold;
+  locked.bytes = 4096;
+  memory.add(locked, names);
+  EXPECT_EQ(memory.places().at(1).live.bytes, 100u);
+  EXPECT_EQ(memory.places().at(1).held, 0u);
+  EXPECT_EQ(memory.places().at({1, true}).live.bytes, 50u);
+  EXPECT_EQ(memory.places().at({1, true}).held, 4096u);
+  EXPECT_NE(live_text(memory, names).find("cuda:0, page-locked"), std::string::npos);
+}
+
 TEST(LiveMemory, KnowsTheLatestUseOfABudget) {
   LiveMemory memory;
-  memory.add(use(1, 10, 50));
-  memory.add(use(1, 30, 70));
-  memory.add(use(1, 20, 90));
-  memory.add(use(2, 5, 7, 8));
+  memory.add(use(1, 10, 50), MemoryTrace());
+  memory.add(use(1, 30, 70), MemoryTrace());
+  memory.add(use(1, 20, 90), MemoryTrace());
+  memory.add(use(2, 5, 7, 8), MemoryTrace());
   ASSERT_EQ(memory.budgets().size(), 2u);
   EXPECT_EQ(memory.budgets().at(1).used, 70u);
   EXPECT_EQ(memory.budgets().at(2).used, 7u);
@@ -116,7 +138,7 @@ TEST(LiveMemory, AgreesWithTheBudgetsOfARunningProgram) {
   for (int i = 0; i < 3; ++i) {
     charges.push_back(task->charge(10));
     ASSERT_TRUE(file.try_read_new(recorded));
-    for (const MemoryEvent& one : recorded.events) memory.add(one);
+    for (const MemoryEvent& one : recorded.events) memory.add(one, MemoryTrace());
     recorded.events.clear();
     std::map<std::string, std::uint64_t> used;
     for (const auto& [number, one] : memory.budgets()) {
@@ -130,9 +152,9 @@ TEST(LiveMemory, AgreesWithTheBudgetsOfARunningProgram) {
 
 TEST(LiveMemory, ForgetsABudgetThatWasDestroyed) {
   LiveMemory memory;
-  memory.add(use(1, 10, 50));
-  memory.add(use(1, 30, 0, 100, 1));
-  memory.add(use(1, 20, 90));
+  memory.add(use(1, 10, 50), MemoryTrace());
+  memory.add(use(1, 30, 0, 100, 1), MemoryTrace());
+  memory.add(use(1, 20, 90), MemoryTrace());
   EXPECT_TRUE(memory.budgets().empty()) << "an older event of another thread";
 }
 
@@ -141,9 +163,9 @@ TEST(LiveMemory, ShowsBudgetsWithTheirShares) {
   names.define(trace::DefinitionKind::text, 1, {"process/\x1b[31mtask"});
   names.define(trace::DefinitionKind::text, 2, {"process"});
   LiveMemory memory;
-  memory.add(use(1, 1, 512, 2048));
-  memory.add(use(2, 1, 512, trace::no_budget_limit));
-  memory.add(use(3, 1, 1024, 0));
+  memory.add(use(1, 1, 512, 2048), MemoryTrace());
+  memory.add(use(2, 1, 512, trace::no_budget_limit), MemoryTrace());
+  memory.add(use(3, 1, 1024, 0), MemoryTrace());
   const std::string text = live_text(memory, names);
   EXPECT_NE(text.find("budget                           used        limit      share\n"
                       "number 3                      1.0 KiB          0 B           \n"
@@ -157,7 +179,8 @@ TEST(LiveMemory, ShowsBudgetsWithTheirShares) {
 
 TEST(LiveMemory, ShowsTheFirstBudgetsOfMany) {
   LiveMemory memory;
-  for (std::uint64_t number = 1; number <= 20; ++number) memory.add(use(number, 1, number));
+  for (std::uint64_t number = 1; number <= 20; ++number)
+    memory.add(use(number, 1, number), MemoryTrace());
   EXPECT_NE(live_text(memory, {}).find("... and 5 more\n"), std::string::npos);
 }
 
@@ -167,14 +190,14 @@ TEST(LiveMemory, IsShownWithTheLargestTagFirst) {
   names.define(trace::DefinitionKind::tag, 1, {"small\x1b[31m"});
   names.define(trace::DefinitionKind::tag, 2, {"large"});
   LiveMemory memory;
-  memory.add(event(EventKind::allocate, 1, 10, 1));
-  memory.add(event(EventKind::allocate, 2, 1000, 2));
-  memory.add(event(EventKind::allocate, 3, 7, 9));
-  memory.add(event(EventKind::refuse, 0, 1));
+  memory.add(event(EventKind::allocate, 1, 10, 1), MemoryTrace());
+  memory.add(event(EventKind::allocate, 2, 1000, 2), MemoryTrace());
+  memory.add(event(EventKind::allocate, 3, 7, 9), MemoryTrace());
+  memory.add(event(EventKind::refuse, 0, 1), MemoryTrace());
   const std::string text = live_text(memory, names);
   EXPECT_LT(text.find("large"), text.find("small"));
   EXPECT_NE(text.find("number 9"), std::string::npos) << "its definition was lost";
-  EXPECT_NE(text.find("1 requests refused"), std::string::npos);
+  EXPECT_NE(text.find("1 request refused"), std::string::npos);
   EXPECT_EQ(text.find('\x1b'), std::string::npos);
 }
 

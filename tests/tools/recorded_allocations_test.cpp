@@ -157,17 +157,16 @@ TEST(RecordedAllocationsTest, AreOfTheDeviceWithTheHighestPeak) {
   EXPECT_EQ(sizes_of(recorded), (std::vector<std::size_t>{200}));
   ASSERT_EQ(recorded.others.size(), 2u);
   EXPECT_EQ(recorded.others[0].name, "sim:0");
-  EXPECT_EQ(recorded.others[1].name, "pinned memory of sim:0");
+  EXPECT_EQ(recorded.others[1].name, "page-locked memory of sim:0");
   EXPECT_EQ(recorded.others[1].peak_bytes, 900u);
   EXPECT_EQ(recorded.notes().size(), 2u);
-  EXPECT_EQ(sizes_of(allocations_of(made, "pinned memory of sim:0")),
+  EXPECT_EQ(sizes_of(allocations_of(made, "page-locked memory of sim:0")),
             (std::vector<std::size_t>{900}));
   const Result<RecordedAllocations> none = try_allocations_of(made.trace, "sim:7");
   ASSERT_FALSE(none);
-  EXPECT_EQ(
-      none.failure().text(),
-      "the recording has no allocations in 'sim:7'. It has allocations in: sim:1, sim:0, pinned "
-      "memory of sim:0.");
+  EXPECT_EQ(none.failure().text(),
+            "the recording has no allocations in 'sim:7'. It has allocations in: sim:1, sim:0, "
+            "page-locked memory of sim:0.");
 }
 
 TEST(RecordedAllocationsTest, RefusedRequestsAreCountedAndLeftOut) {

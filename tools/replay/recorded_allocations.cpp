@@ -86,7 +86,9 @@ class Reader {
     if (is_new) {
       const MemoryTrace::Name* device = trace_.find(DefinitionKind::device, event.device);
       std::string name = device != nullptr ? device->text : fmt::format("device {}", event.device);
-      if (!is_device) name = fmt::format("{} memory of {}", tern::name(kind), name);
+      if (!is_device)
+        name = fmt::format("{} memory of {}",
+                           kind == MemoryKind::pinned ? "page-locked" : tern::name(kind), name);
       // Two devices may have been opened with the same spec.
       const std::size_t same = ++names_[name];
       if (same > 1) name += fmt::format(" ({})", same);

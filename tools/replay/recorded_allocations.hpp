@@ -32,8 +32,8 @@ struct RecordedAllocations {
     std::uint64_t blocks = 0, peak_bytes = 0;
   };
 
-  /// The device that is replayed, or a kind of its memory, such as "cuda:0" or "pinned memory of
-  /// cuda:0".
+  /// The device that is replayed, or a kind of its memory, such as "cuda:0" or "page-locked memory
+  /// of cuda:0".
   std::string name;
   /// Blocks request the bytes that the program requested.
   bench::AllocationTrace trace;
@@ -51,7 +51,7 @@ struct RecordedAllocations {
   [[nodiscard]] std::vector<std::string> notes() const;
 };
 
-/// Selects the allocations in the memory with this name, such as "cuda:0" or "pinned memory of
+/// Selects the allocations in the memory with this name, such as "cuda:0" or "page-locked memory of
 /// cuda:0". An empty name selects the device memory with the highest peak. Fails with
 /// invalid_argument if the recording has no allocations with this name or none at all, and if more
 /// bytes are live at once than fit into 64 bits.

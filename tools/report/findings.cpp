@@ -292,9 +292,10 @@ class Rules {
     finding.has_device = false;
     finding.time = summary_.duration;
     finding.text = fmt::format(
-        "Unified buffers evicted {} copies ({}), {:.1f} times the highest peak of a device ({}). "
+        "Unified buffers evicted {} ({}), {:.1f} times the highest peak of a device ({}). "
         "Most made room for requests at {} (buffers {}, {}).",
-        summary_.evictions.calls, format_bytes(summary_.evictions.sum),
+        count_text(summary_.evictions.calls, "copy", "copies"),
+        format_bytes(summary_.evictions.sum),
         static_cast<double>(summary_.evictions.sum) /
             static_cast<double>(std::max<std::uint64_t>(peak, 1)),
         format_bytes(peak), line(most.site), tagged(most.tag), format_bytes(most.sum));

@@ -1,5 +1,7 @@
 #include "tools/report/plain_text.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "tern/core/bytes.hpp"
@@ -24,6 +26,14 @@ std::string plain(std::string_view text) {
 
 std::string tag_words(std::string_view tag) {
   return tag == "untagged" ? "untagged" : "tag '" + plain(tag) + "'";
+}
+
+std::string count_text(std::uint64_t count, std::string_view one, std::string_view many) {
+  return fmt::format("{} {}", count, count == 1 ? one : many);
+}
+
+std::string count_text(std::uint64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 std::string size_range(std::uint64_t least, std::uint64_t most) {

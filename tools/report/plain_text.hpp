@@ -15,6 +15,12 @@ namespace tern::tools {
 /// Returns "tag 'weights'", or "untagged" for the name of memory without a tag.
 [[nodiscard]] std::string tag_words(std::string_view tag);
 
+/// Returns "1 copy" or "2 copies".
+[[nodiscard]] std::string count_text(std::uint64_t count, std::string_view one,
+                                     std::string_view many);
+/// The same for nouns whose plural has an s.
+[[nodiscard]] std::string count_text(std::uint64_t count, std::string_view noun);
+
 /// Returns "4.0 MiB", or "4.0 MiB to 24.0 MiB" if the sizes differ.
 [[nodiscard]] std::string size_range(std::uint64_t least, std::uint64_t most);
 

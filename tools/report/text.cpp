@@ -206,8 +206,8 @@ class Text {
       if (one.calls == 0) continue;
       if (!has_any) add("\nCopies:\n");
       has_any = true;
-      add("  {:<16} {:>10} in {} copies", name(static_cast<TraceSummary::Direction>(i)),
-          format_bytes(one.bytes), one.calls);
+      add("  {:<16} {:>10} in {}", name(static_cast<TraceSummary::Direction>(i)),
+          format_bytes(one.bytes), count_text(one.calls, "copy", "copies"));
       if (one.busy != 0) {
         // Bytes per nanosecond are gigabytes per second.
         add(", {:.1f} GB/s on the device",
@@ -219,11 +219,12 @@ class Text {
   void add_moves() {
     if (!summary_.moves.empty()) add("\nUnified buffers moved:\n");
     for (const TraceSummary::Moves& one : summary_.moves) {
-      add("  {:<16} {:>10} in {} moves\n", one.reason, format_bytes(one.bytes), one.calls);
+      add("  {:<16} {:>10} in {}\n", one.reason, format_bytes(one.bytes),
+          count_text(one.calls, "move"));
     }
     if (summary_.evictions.calls > 0) {
-      add("  {} copies ({}) were evicted.\n", summary_.evictions.calls,
-          format_bytes(summary_.evictions.sum));
+      add("  {} ({}) {} evicted.\n", count_text(summary_.evictions.calls, "copy", "copies"),
+          format_bytes(summary_.evictions.sum), summary_.evictions.calls == 1 ? "was" : "were");
     }
     constexpr std::size_t max_kept = 10;
     if (!summary_.kept_copies.empty()) add("\nLeases that kept copies from eviction:\n");

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "tern/core/bytes.hpp"
+#include "tern/device/device_info.hpp"
 #include "tern/device/mark.hpp"
 #include "tools/report/plain_text.hpp"
 #include "tools/report/trace_summary.hpp"
@@ -18,12 +19,17 @@ using trace::EventKind;
 using trace::MemoryEvent;
 using trace::MemoryTrace;
 
-void LiveMemory::add(const MemoryEvent& event) {
+void LiveMemory::add(const MemoryEvent& event, const MemoryTrace& names) {
   ++events_;
+  const auto place = [&] {
+    const MemoryTrace::Name* const name = names.find(DefinitionKind::resource, event.resource);
+    return Place(event.device,
+                 name != nullptr && name->detail == static_cast<std::uint8_t>(MemoryKind::pinned));
+  };
   last_time_ = std::max(last_time_, event.time_ns);
   switch (event.kind) {
     case EventKind::allocate:
-      return allocate(event);
+      return allocate(event, place());
     case EventKind::free:
       return free(event);
     case EventKind::refuse:
@@ -32,7 +38,7 @@ void LiveMemory::add(const MemoryEvent& event) {
       return;
     case EventKind::hold: {
       std::uint64_t& held = held_[event.resource];
-      devices_[event.device].held += event.bytes - std::exchange(held, event.bytes);
+      places_[place()].held += event.bytes - std::exchange(held, event.bytes);
       return;
     }
     case EventKind::stream_begin:
@@ -50,9 +56,9 @@ std::uint32_t LiveMemory::name_of_stream(std::uint64_t stream) const {
   return at == stream_names_.end() ? 0 : at->second;
 }
 
-void LiveMemory::allocate(const MemoryEvent& event) {
+void LiveMemory::allocate(const MemoryEvent& event, Place place) {
   if (early_frees_.erase(event.block) != 0) return;
-  const Block block = {event.bytes, event.stream, event.device, event.tag};
+  const Block block = {event.bytes, event.stream, place, event.tag};
   const auto [at, is_new] = blocks_.try_emplace(event.block, block);
   if (is_new) count(block, true);
 }
@@ -86,11 +92,11 @@ void LiveMemory::count(const Block& block, bool is_allocated) {
     sum.bytes += is_allocated ? block.bytes : 0 - block.bytes;
     sum.blocks += is_allocated ? 1 : std::uint64_t{0} - 1;
   };
-  Device& device = devices_[block.device];
-  change(device.live);
-  device.peak = std::max(device.peak, device.live.bytes);
-  change(tags_[{block.device, block.tag}]);
-  change(streams_[{block.device, block.stream}]);
+  Held& held = places_[block.place];
+  change(held.live);
+  held.peak = std::max(held.peak, held.live.bytes);
+  change(tags_[{block.place, block.tag}]);
+  change(streams_[{block.place, block.stream}]);
 }
 
 namespace {
@@ -105,17 +111,17 @@ class LiveText {
     const trace::FileHeader& header = names_.header;
     const std::uint64_t passed =
         memory_.last_time() - std::min(memory_.last_time(), header.start_ns);
-    add("{} (process {}): {} events in {}, {} requests refused{}\n", plain(header.program),
-        header.process, memory_.events(), time_text(passed), memory_.refusals(),
+    add("{} (process {}): {} in {}, {} refused{}\n", plain(header.program), header.process,
+        count_text(memory_.events(), "event"), time_text(passed),
+        count_text(memory_.refusals(), "request"),
         header.is_closed != 0 ? ", recording stopped" : "");
     if (header.lost_events != 0) {
       add("note: {} events could not be recorded, so the sums may be wrong.\n", header.lost_events);
     }
     add("\n{:<24} {:>12} {:>12} {:>12} {:>10}\n", "device", "live", "peak", "held", "blocks");
-    for (const auto& [number, one] : memory_.devices()) {
-      add("{:<24} {:>12} {:>12} {:>12} {:>10}\n", name_of(DefinitionKind::device, number),
-          format_bytes(one.live.bytes), format_bytes(one.peak),
-          one.held != 0 ? format_bytes(one.held) : "", one.live.blocks);
+    for (const auto& [place, one] : memory_.places()) {
+      add("{:<24} {:>12} {:>12} {:>12} {:>10}\n", name_of(place), format_bytes(one.live.bytes),
+          format_bytes(one.peak), one.held != 0 ? format_bytes(one.held) : "", one.live.blocks);
     }
     add_table("tag", memory_.tags(), [&](std::uint64_t number) {
       return number == 0 ? std::string("untagged")
@@ -140,6 +146,10 @@ class LiveText {
   [[nodiscard]] std::string name_of(DefinitionKind kind, std::uint32_t number) const {
     const MemoryTrace::Name* const name = names_.find(kind, number);
     return name != nullptr ? plain(name->text) : fmt::format("number {}", number);
+  }
+  [[nodiscard]] std::string name_of(LiveMemory::Place place) const {
+    const std::string name = name_of(DefinitionKind::device, place.device);
+    return place.is_page_locked ? name + ", page-locked" : name;
   }
   /// The largest use first. A budget uses at least what the budgets below it use, so it comes
   /// before them.
@@ -167,7 +177,7 @@ class LiveText {
   template <class Name>
   void add_table(const char* what, const LiveMemory::Sums& sums, Name name) {
     struct Row {
-      std::uint32_t device;
+      LiveMemory::Place place;
       std::uint64_t number;
       LiveMemory::Sum sum;
     };
@@ -181,7 +191,7 @@ class LiveText {
     add("\n{:<24} {:>12} {:>10}  {}\n", what, "live", "blocks", "device");
     for (std::size_t i = 0; i < std::min(rows.size(), max_rows); ++i) {
       add("{:<24} {:>12} {:>10}  {}\n", name(rows[i].number), format_bytes(rows[i].sum.bytes),
-          rows[i].sum.blocks, name_of(DefinitionKind::device, rows[i].device));
+          rows[i].sum.blocks, name_of(rows[i].place));
     }
     if (rows.size() > max_rows) add("... and {} more\n", rows.size() - max_rows);
   }

@@ -22,7 +22,16 @@ class LiveMemory {
   struct Sum {
     std::uint64_t bytes = 0, blocks = 0;
   };
-  struct Device {
+  /// The memory of a device, or the page-locked memory of the host that was allocated for it.
+  struct Place {
+    std::uint32_t device = 0;
+    bool is_page_locked = false;
+
+    Place(std::uint32_t number, bool page_locked = false) noexcept
+        : device(number), is_page_locked(page_locked) {}
+    friend auto operator<=>(const Place&, const Place&) = default;
+  };
+  struct Held {
     Sum live;
     std::uint64_t peak = 0, held = 0;
   };
@@ -32,14 +41,15 @@ class LiveMemory {
     std::uint64_t time = 0;  // of the latest event
   };
 
-  void add(const trace::MemoryEvent& event);
+  /// `names` has the definitions of the recording.
+  void add(const trace::MemoryEvent& event, const trace::MemoryTrace& names);
 
   [[nodiscard]] std::uint64_t events() const noexcept { return events_; }
   [[nodiscard]] std::uint64_t refusals() const noexcept { return refusals_; }
   [[nodiscard]] std::uint64_t last_time() const noexcept { return last_time_; }
-  [[nodiscard]] const std::map<std::uint32_t, Device>& devices() const noexcept { return devices_; }
-  /// By device, and tag or stream.
-  using Sums = std::map<std::pair<std::uint32_t, std::uint64_t>, Sum>;
+  [[nodiscard]] const std::map<Place, Held>& places() const noexcept { return places_; }
+  /// By place, and tag or stream.
+  using Sums = std::map<std::pair<Place, std::uint64_t>, Sum>;
   [[nodiscard]] const Sums& tags() const noexcept { return tags_; }
   /// By the stream of the allocation; 0 is the host.
   [[nodiscard]] const Sums& streams() const noexcept { return streams_; }
@@ -51,18 +61,18 @@ class LiveMemory {
  private:
   struct Block {
     std::uint64_t bytes = 0, stream = 0;
-    std::uint32_t device = 0;
+    Place place = 0;
     std::uint16_t tag = 0;
   };
 
-  void allocate(const trace::MemoryEvent& event);
+  void allocate(const trace::MemoryEvent& event, Place place);
   void free(const trace::MemoryEvent& event);
   void note_budget(const trace::MemoryEvent& event);
   void count(const Block& block, bool is_allocated);
 
   std::unordered_map<std::uint64_t, Block> blocks_;
   std::unordered_set<std::uint64_t> early_frees_;  // blocks whose allocation has not arrived
-  std::map<std::uint32_t, Device> devices_;
+  std::map<Place, Held> places_;
   std::unordered_map<std::uint32_t, std::uint64_t> held_;  // by resource
   Sums tags_, streams_;
   std::map<std::uint64_t, Budget> budgets_;

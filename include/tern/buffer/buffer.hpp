@@ -337,8 +337,8 @@ class TERN_EXPORT Buffer {
   }
 
   /// Waits until no stream uses the storage any more.
-  Result<void> try_synchronize() const noexcept;
-  void synchronize(CallSite site = CallSite::here()) const { try_synchronize().value(site); }
+  Result<void> try_synchronize(CallSite site = CallSite::here()) const noexcept;
+  void synchronize(CallSite site = CallSite::here()) const { try_synchronize(site).value(site); }
 
  private:
   friend class ForeignParts;

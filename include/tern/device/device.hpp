@@ -193,8 +193,10 @@ class TERN_EXPORT Device {
     return try_is_done(mark).value(site);
   }
   /// Blocks the host until the work up to the mark has completed. Fails like try_is_done().
-  static Result<void> try_wait(Mark mark) noexcept;
-  static void wait(Mark mark, CallSite site = CallSite::here()) { try_wait(mark).value(site); }
+  static Result<void> try_wait(Mark mark, CallSite site = CallSite::here()) noexcept;
+  static void wait(Mark mark, CallSite site = CallSite::here()) {
+    try_wait(mark, site).value(site);
+  }
 
   /// Returns the next mark of a stream by its id, as StreamRef::next_mark() does. If the stream has
   /// ended and still occupies its slot, returns the last mark that the stream issued. Returns the
@@ -212,8 +214,8 @@ class TERN_EXPORT Device {
   /// this covers Tern's streams, borrowed streams, the default stream and blocking streams. It does
   /// not cover non-blocking streams of other libraries that Tern has not borrowed, or the
   /// per-thread default streams of other threads.
-  Result<void> try_synchronize() const noexcept;
-  void synchronize(CallSite site = CallSite::here()) const { try_synchronize().value(site); }
+  Result<void> try_synchronize(CallSite site = CallSite::here()) const noexcept;
+  void synchronize(CallSite site = CallSite::here()) const { try_synchronize(site).value(site); }
 
   // --- Peers: lets kernels of this device access memory of another device. Copies do not need
   // this.
@@ -274,8 +276,8 @@ class TERN_EXPORT DeviceSet {
 
   /// Waits for all work on all devices. If a device fails, continues with the others and then
   /// returns the first failure.
-  Result<void> try_synchronize() const noexcept;
-  void synchronize(CallSite site = CallSite::here()) const { try_synchronize().value(site); }
+  Result<void> try_synchronize(CallSite site = CallSite::here()) const noexcept;
+  void synchronize(CallSite site = CallSite::here()) const { try_synchronize(site).value(site); }
 
  private:
   std::vector<Device> devices_;

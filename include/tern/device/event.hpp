@@ -72,8 +72,8 @@ class TERN_EXPORT Event {
   }
   /// Blocks the host until the work up to the latest record has completed. Returns immediately if
   /// the event was never recorded.
-  Result<void> try_synchronize() const noexcept;
-  void synchronize(CallSite site = CallSite::here()) const { try_synchronize().value(site); }
+  Result<void> try_synchronize(CallSite site = CallSite::here()) const noexcept;
+  void synchronize(CallSite site = CallSite::here()) const { try_synchronize(site).value(site); }
 
   /// Returns the time from `start` to this event in nanoseconds. Both events must have been created
   /// with timing, recorded, and completed; otherwise the call fails with stream_misuse. Fails with

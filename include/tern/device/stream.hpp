@@ -252,8 +252,8 @@ class TERN_EXPORT StreamRef {
     return try_is_idle().value(site);
   }
   /// Blocks the host until all work submitted to the stream so far has completed.
-  Result<void> try_synchronize() const noexcept;
-  void synchronize(CallSite site = CallSite::here()) const { try_synchronize().value(site); }
+  Result<void> try_synchronize(CallSite site = CallSite::here()) const noexcept;
+  void synchronize(CallSite site = CallSite::here()) const { try_synchronize(site).value(site); }
 
   friend bool operator==(const StreamRef& a, const StreamRef& b) noexcept { return a.id_ == b.id_; }
 

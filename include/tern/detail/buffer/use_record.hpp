@@ -169,7 +169,8 @@ class TERN_EXPORT UseRecord {
   [[nodiscard]] bool try_collect(Access access, MarkSet& earlier) const noexcept;
 
   /// Waits until the host may access the memory in this way.
-  [[nodiscard]] Result<void> try_wait(Access access) const noexcept;
+  [[nodiscard]] Result<void> try_wait(Access access,
+                                      CallSite site = CallSite::here()) const noexcept;
   /// Like try_wait(), and begins a use by the host, which holds the turn until the ticket is
   /// cancelled. Fails as waits do, and with access_conflict.
   [[nodiscard]] Result<Ticket> try_begin_on_host(Access access, CallSite site) noexcept;
