@@ -60,7 +60,7 @@ inline void end_spans(void* number) { spans_ended(reinterpret_cast<SpansNumber>(
 [[nodiscard]] inline void* as_context(SpansNumber number) noexcept {
   return reinterpret_cast<void*>(number);
 }
-/// Call when a device is lost. Removes all operations of the device.
+/// Call when a device is lost or closed. Removes all operations of the device.
 void spans_lost(const void* owner) noexcept;
 /// Poisons memory for a caller that keeps its own records. Undo it with unpoison_in_flight() and
 /// the same range.

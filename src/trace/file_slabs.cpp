@@ -91,6 +91,9 @@ class FileSlabs final : public SlabStore {
         ready_.push({memory, number});
       } else {
         give_back(number);
+        // The helper may be mapping the last slab that the disk has room for.
+        helped_.wait(lock, [this] { return !is_helping_; });
+        if (is_closed_) return std::nullopt;
       }
     }
     changed_.notify_one();
@@ -215,9 +218,12 @@ class FileSlabs final : public SlabStore {
         lock.lock();
       } else if (ready_.size() < wanted_) {
         const std::uint64_t number = next_++;
+        is_helping_ = true;
         lock.unlock();
         std::byte* const memory = try_map(number);
         lock.lock();
+        is_helping_ = false;
+        helped_.notify_all();
         if (memory != nullptr) {
           ready_.push({memory, number});
         } else {
@@ -234,13 +240,14 @@ class FileSlabs final : public SlabStore {
   int file_ = -1;
   FileHeader* header_ = nullptr;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable changed_, helped_;
   // Guarded by mutex_, until the helper has ended:
   SlabQueue ready_, written_;
   std::size_t wanted_ = 1;  // how many should be ready
   std::uint64_t next_ = 0;  // number of the next slab to map
   std::uint64_t end_ = 0;   // one more than the highest number that was claimed
   std::uint64_t claims_ = 0;
+  bool is_helping_ = false;  // the helper maps a slab
   bool is_closed_ = false;
   std::thread helper_;
 };

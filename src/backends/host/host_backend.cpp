@@ -115,6 +115,7 @@ class HostBackend final : public Backend {
     // Like synchronize(), but without allocating, because a destructor must not fail.
     for (const StreamHandle& stream : streams_) stream->position().wait();
     default_stream_->close();
+    spans_lost(this);
   }
 
   const DeviceInfo& info() const noexcept override { return info_; }

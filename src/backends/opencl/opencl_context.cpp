@@ -26,6 +26,7 @@ Result<std::shared_ptr<Context>> Context::open(const Table& table, const DeviceF
 }
 
 Context::~Context() {
+  spans_lost(this);
   if (handle_ != nullptr) table_.clReleaseContext(handle_);
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <thread>
 
+#include "core/spans_in_flight.hpp"
 #include "support/opencl_bench.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/device.hpp"
@@ -168,6 +169,7 @@ class OpenClBackend : public test::OpenClTest {
         EXPECT_EQ(test::live_handles<cl_event>, 0);
         EXPECT_EQ(test::live_handles<cl_command_queue>, 0);
         EXPECT_EQ(test::live_handles<cl_context>, 0);
+        EXPECT_EQ(spans_in_flight(), 0u);
       }
     }
     EXPECT_GT(tried, 0);
