@@ -67,8 +67,8 @@ function(tern_configure_shared_library target)
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS "${exports}")
 endfunction()
 
-# With TERN_QUICK_BUILD, precompiles the headers of {fmt} and the standard library. The includes that
-# this hides are found by tests/structure/includes_test.py.
+# With TERN_QUICK_BUILD, precompiles the headers of {fmt} and the standard library. Most of
+# the includes that this hides are found by tests/structure/includes_test.py.
 function(tern_precompile_headers target)
   if(NOT TERN_QUICK_BUILD)
     return()

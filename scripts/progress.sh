@@ -25,8 +25,8 @@ run_logged() {
   fi
 }
 
-# configure PRESET [ARGUMENT...]: does nothing if the preset is configured with the same arguments; the
-# build reconfigures by itself when a CMake file changes. TERN_CMAKE_ARGS adds definitions.
+# configure PRESET [ARGUMENT...]: does nothing if the preset is configured with the same arguments and
+# CMakePresets.json is older; the build reconfigures by itself when a CMake file changes. TERN_CMAKE_ARGS adds definitions.
 configure() {
   local preset=$1
   shift

@@ -20,7 +20,8 @@ constexpr microseconds longest_pause = microseconds(100);
 constexpr int max_findings = 16;
 
 /// Returns the result if the work is over, or nothing if that is not known yet. Counts violations.
-std::optional<Result<void>> ask(StreamRef stream, Mark mark, int& findings) noexcept {
+std::optional<Result<void>> ask(StreamRef stream, Mark mark, int& findings,
+                                CallSite site) noexcept {
   const auto is_lost = [](const Failure& why) { return why.code() == ErrorCode::device_lost; };
   const Result<bool> is_done = Device::try_is_done(mark);
   if (is_done && *is_done) return Result<void>();
@@ -29,7 +30,7 @@ std::optional<Result<void>> ask(StreamRef stream, Mark mark, int& findings) noex
   const Result<bool> is_idle = stream.try_is_idle();
   if (is_idle && *is_idle) return Result<void>();
   if (!is_idle && is_lost(is_idle.failure())) return Result<void>(is_idle.failure());
-  Result<void> waited = stream.try_synchronize();
+  Result<void> waited = stream.try_synchronize(site);
   if (waited || is_lost(waited.failure())) return waited;
   if (waited.failure().code() == ErrorCode::violation && ++findings == max_findings) return waited;
   return std::nullopt;
@@ -42,7 +43,7 @@ Result<void> try_wait_surely(StreamRef stream, Mark mark, CallSite site) noexcep
   if (first || first.failure().code() == ErrorCode::device_lost) return first;
   int findings = 0;
   for (microseconds pause(1);; pause = std::min(2 * pause, longest_pause)) {
-    if (const std::optional<Result<void>> answer = ask(stream, mark, findings)) {
+    if (const std::optional<Result<void>> answer = ask(stream, mark, findings, site)) {
       if (!*answer) return *answer;
       // The copy is complete. A violation is reported nevertheless.
       return first.failure().code() == ErrorCode::violation ? first : Result<void>();

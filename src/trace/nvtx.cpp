@@ -113,7 +113,7 @@ void pop_profiler_range() noexcept {
 
 void TagRange::begin(Tag tag) noexcept {
   if (profiler().push == nullptr) return;
-  // The profiler reads up to a null character, which the name does not have.
+  // The profiler needs a null-terminated string, and a tag name is not null-terminated.
   std::array<char, Tag::max_name_bytes + 1> name = {};
   const std::string_view text = tag.name();
   std::copy(text.begin(), text.end(), name.begin());

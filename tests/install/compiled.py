@@ -18,8 +18,7 @@ WITH_VALUE = ("-o", "-MF", "-MT", "-MQ")
 def parse(arguments):
     """The command without the files it writes, and those files by option.
 
-    Precompiled headers are left out: tests/structure/includes_test.py checks that sources do not
-    need them.
+    Precompiled headers are left out: tests/structure/includes_test.py checks the includes of sources.
     """
     rest, written = [], {}
     parts = iter(arguments)

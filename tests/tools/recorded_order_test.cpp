@@ -408,6 +408,19 @@ TEST_F(RecordedOrderTest, TheWorkOfADestroyedStreamNeedsAWaitUntilTheHostKnowsIt
   expect(FindingCode::missing_wait, 20);
 }
 
+TEST_F(RecordedOrderTest, TheMarkOfADestroyedBlockingStreamCoversTheDefaultStream) {
+  const std::uint64_t ordinary = StreamId(DeviceId{1}, 0, 0).value(),
+                      blocking = StreamId(DeviceId{1}, 4, 4).value();
+  wait(ordinary, first, 1);
+  fill(ordinary, 10);
+  begin(blocking, trace::StreamOrder::blocking);
+  record(blocking, 1);
+  see(EventKind::stream_end, blocking);
+  wait(second, blocking, 1);
+  fill(second, 20);
+  EXPECT_TRUE(findings().empty());
+}
+
 TEST_F(RecordedOrderTest, AStreamInThePlaceOfADestroyedOneIsJudgedByItself) {
   fill(first, 10);
   see(EventKind::host_wait, first);

@@ -182,10 +182,11 @@ class Translation {
   struct Stream {
     ActorId actor = 0;  // 0: work of the stream is not checked
     std::uint32_t device = 0;
-    bool is_known = true;    // the host knows that its work and its waits are complete
-    bool has_ended = false;  // the program has destroyed it
-    bool is_over = false;    // has_ended and is_known: another stream may have its actor
-    std::uint64_t done = 0;  // the host knows that the stream has passed this sequence number
+    bool is_independent = false;  // not ordered with the default stream
+    bool is_known = true;         // the host knows that its work and its waits are complete
+    bool has_ended = false;       // the program has destroyed it
+    bool is_over = false;         // has_ended and is_known: another stream may have its actor
+    std::uint64_t done = 0;       // the host knows that the stream has passed this sequence number
     /// The newest event of the trace on the stream, or 0 if the stream has other work after it.
     std::uint64_t last_event = 0;
     /// Device events that were recorded on the stream, by the last sequence number that they cover.
@@ -260,11 +261,11 @@ class Translation {
     const std::string text = name != nullptr && !name->text.empty() ? plain(name->text)
                              : number == 0                          ? "default"
                                                                     : fmt::format("S{}", number);
+    stream.is_independent = number != 0 && order == trace::StreamOrder::independent;
     writer_.write({.kind = RecordKind::actor_begins,
-                   .actor_kind = number == 0 ? ActorKind::default_stream
-                                 : order == trace::StreamOrder::independent
-                                     ? ActorKind::stream
-                                     : ActorKind::blocking_stream,
+                   .actor_kind = number == 0             ? ActorKind::default_stream
+                                 : stream.is_independent ? ActorKind::stream
+                                                         : ActorKind::blocking_stream,
                    .actor = stream.actor,
                    .device = stream.device,
                    .name = text});
@@ -432,6 +433,8 @@ class Translation {
     Stream* const stream = judged(event.stream);
     if (stream == nullptr) return;
     const std::uint64_t made = new_event(*stream);
+    // The event also covers the work of the streams that this one is ordered with.
+    if (!stream->is_independent) stream->is_known = false;
     std::uint64_t& place =
         event.block == 0 ? program_events_[event.address] : stream->marks[event.block];
     if (place != 0) end_event(place);

@@ -18,7 +18,7 @@ namespace tern::tools {
 /// Returns "1 copy" or "2 copies".
 [[nodiscard]] std::string count_text(std::uint64_t count, std::string_view one,
                                      std::string_view many);
-/// The same for nouns whose plural has an s.
+/// Returns "1 move" or "2 moves".
 [[nodiscard]] std::string count_text(std::uint64_t count, std::string_view noun);
 
 /// Returns "4.0 MiB", or "4.0 MiB to 24.0 MiB" if the sizes differ.

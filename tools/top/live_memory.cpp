@@ -37,8 +37,9 @@ void LiveMemory::add(const MemoryEvent& event, const MemoryTrace& names) {
       ++refusals_;
       return;
     case EventKind::hold: {
-      std::uint64_t& held = held_[event.resource];
-      places_[place()].held += event.bytes - std::exchange(held, event.bytes);
+      // The first event decides on the place: the definition of the resource may be read later.
+      HeldBy& held = held_.try_emplace(event.resource, HeldBy{place()}).first->second;
+      places_[held.place].held += event.bytes - std::exchange(held.bytes, event.bytes);
       return;
     }
     case EventKind::stream_begin:

@@ -73,7 +73,11 @@ class LiveMemory {
   std::unordered_map<std::uint64_t, Block> blocks_;
   std::unordered_set<std::uint64_t> early_frees_;  // blocks whose allocation has not arrived
   std::map<Place, Held> places_;
-  std::unordered_map<std::uint32_t, std::uint64_t> held_;  // by resource
+  struct HeldBy {
+    Place place = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::unordered_map<std::uint32_t, HeldBy> held_;  // by resource
   Sums tags_, streams_;
   std::map<std::uint64_t, Budget> budgets_;
   std::unordered_set<std::uint64_t> ended_budgets_;

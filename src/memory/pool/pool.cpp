@@ -561,7 +561,7 @@ Result<void> Pool::free_slow(const Block& block, const BlockPlace* place, Stream
   // wait for all work.
   const bool has_mark = place->stream.load(std::memory_order_relaxed) == id;
   const Result<void> waited =
-      has_mark ? Device::try_wait(device_.next_mark(id)) : device_.try_synchronize();
+      has_mark ? Device::try_wait(device_.next_mark(id), site) : device_.try_synchronize(site);
   if (!waited && waited.failure().code() != ErrorCode::device_lost) {
     return Failure(waited.failure()).at(site);
   }
@@ -578,7 +578,7 @@ Result<void> Pool::free_elsewhere(Descriptor& range, StreamCache& home, StreamRe
   if (id && !stay) return free_slow(block, range.place, stream, site);
   if (id && !try_cache(id.slot())) {
     // Without memory for the cache of the stream, wait for the stream.
-    if (Result<void> waited = Device::try_wait(last_use);
+    if (Result<void> waited = Device::try_wait(last_use, site);
         !waited && waited.failure().code() != ErrorCode::device_lost) {
       return Failure(waited.failure()).at(site);
     }
