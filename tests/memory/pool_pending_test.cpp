@@ -255,6 +255,52 @@ TEST(PoolRecords, OneEventForManyFreesAndNoneForStreamsThatFreeLittle) {
   EXPECT_EQ(sim::calls(device, "record") - records, pool.pool_statistics().seals - seals);
 }
 
+// A call of the driver would take longer than the polls.
+TEST(PoolAwaits, FreesThatAreAboutToComplete) {
+  constexpr int seeds = 8;
+  int grows = 0;
+  for (int seed = 0; seed < seeds; ++seed) {
+    const Device device = sim::open({.seed = static_cast<std::uint64_t>(seed),
+                                     .policy = sim::Policy::random,
+                                     .memory_bytes = 4 * gib});
+    PoolResource pool(device, {.preference = PoolPreference::independence});
+    const Stream first(device), second(device);
+    const Block block = pool.allocate({.bytes = 256 * mib, .stream = first});
+    for (int i = 0; i < 12; ++i) {
+      first.fill(static_cast<std::byte*>(block.address) + i, 1, std::byte{1});
+    }
+    pool.deallocate(block, first);
+    const std::uint64_t before = pool.pool_statistics().grows;
+    const Block again = pool.allocate({.bytes = 256 * mib, .stream = second, .wait = Wait::never});
+    grows += static_cast<int>(pool.pool_statistics().grows - before);
+    pool.deallocate(again, second);
+  }
+  EXPECT_EQ(grows, 0);
+}
+
+// A stream that does not make progress costs few requests more than a look at a counter.
+TEST(PoolAwaits, RarelyWhileNothingCompletes) {
+  const Device device = open_device("sim?check=off&memory=32GiB");
+  PoolResource pool(device, {.preference = PoolPreference::independence});
+  const Stream stalled(device), other(device);
+  const Block large = pool.allocate({.bytes = gib, .stream = stalled});
+  const std::uint64_t hold = sim::hold(stalled);
+  pool.deallocate(large, stalled);
+  std::vector<Block> blocks;
+  const auto polls_of = [&](int requests) {
+    const std::uint64_t before = pool.pool_statistics().polls;
+    for (int i = 0; i < requests; ++i) {
+      blocks.push_back(pool.allocate({.bytes = 20 * mib, .stream = other}));
+    }
+    return pool.pool_statistics().polls - before;
+  };
+  EXPECT_GE(polls_of(1), 24u);
+  // Most of the others make the two polls that every request makes before it grows.
+  EXPECT_LE(polls_of(256), 256u * 2 + 12 * 24);
+  sim::resume(device, hold);
+  for (const Block& block : blocks) pool.deallocate(block, other);
+}
+
 // Blocks leave the cache at once where memory is short, so each free is in flight.
 TEST(PoolShortOfMemory, QueriesStreamsOnceForManyFrees) {
   const Device device = open_device("sim?check=off&schedule=eager&memory=1GiB");

@@ -94,7 +94,7 @@ TEST_F(Pool, RecordsFewEventsForLargeBlocksWhileItHoldsMuch) {
   };
   EXPECT_GE(seals(1300 * mib, true), 28u) << "each of the blocks that the cache does not keep";
   EXPECT_LE(seals(14 * gib, true), 16u) << "one in 56 MiB";
-  EXPECT_LE(seals(8 * gib, false), 4u) << "one in 512 MiB, because the stream is alone";
+  EXPECT_LE(seals(4 * gib, false), 1u) << "one in 1 GiB, because the stream is alone";
 }
 
 TEST_F(Pool, AsksTheStreamsWhenItRecordsAMark) {

@@ -19,10 +19,11 @@ namespace {
 
 /// A mark is recorded after this many freed blocks, or bytes of freed blocks. An event costs as
 /// much as several requests, so while memory is plentiful large blocks count by their share of the
-/// pool. A stream reuses its own blocks without a mark, so a single stream needs fewer.
+/// pool. A stream reuses its own blocks without a mark, so a single stream needs few: they bound
+/// how much of the pool a second stream finds without an event.
 constexpr std::size_t seal_blocks = 64;
 constexpr std::uint64_t seal_granules = 32 * mib / granule_bytes;
-constexpr std::uint64_t seals_per_pool = 256, seals_for_one_stream = 16;
+constexpr std::uint64_t seals_per_pool = 256, seals_for_one_stream = 4;
 /// Frees that the host has seen complete are settled after this many bytes were freed: at least as
 /// many as are in flight, and 1/256 of the pool.
 constexpr std::uint64_t settle_granules = mib / granule_bytes;
@@ -30,8 +31,13 @@ constexpr std::uint64_t settles_per_pool = 256;
 /// If memory is short, streams are queried when this fraction of the free memory is in flight:
 /// available ranges can be joined, and ranges in flight cannot.
 constexpr std::size_t in_flight_share = 32;
-/// Upper bound on stream queries per allocation.
+/// Upper bound on the stream queries of one poll.
 constexpr std::size_t max_questions_per_request = 16;
+/// How often a request polls before it calls the driver or takes memory of another stream. The
+/// polls take about 10 us, and a driver call takes 50 us or more. After each failure in a row,
+/// twice as many requests skip the polls.
+constexpr int polls_before_growth = 24;
+constexpr std::uint32_t max_failed_awaits = 6;
 /// The fraction of a device for which addresses are reserved at a time, because other code needs
 /// addresses too, and the minimum.
 constexpr std::size_t regions_per_device = 8;
@@ -300,6 +306,8 @@ Descriptor* Pool::find(Search& search) noexcept {
     if (Descriptor* range = take(search, Thoroughness::quick)) return range;
     if (search.failure) return nullptr;
   }
+  if (Descriptor* range = await_frees(search, may_alias)) return range;
+  if (search.failure) return nullptr;
   const bool prefers_reuse = options_.preference == PoolPreference::reuse || is_past;
   for (const bool is_stealing : {prefers_reuse, !prefers_reuse}) {
     if (is_stealing) {
@@ -378,6 +386,32 @@ bool Pool::may_have_enough(std::uint64_t granules) noexcept {
          ranges_.in_flight_granules() + ranges_.available().total() >= granules;
 }
 
+Descriptor* Pool::await_frees(Search& search, bool may_alias) noexcept {
+  if (!may_have_enough(search.granules)) return nullptr;
+  const std::uint32_t failed = failed_awaits_.load(std::memory_order_relaxed);
+  const std::uint32_t skipped = skipped_awaits_.load(std::memory_order_relaxed);
+  if (skipped + 1 < (1U << failed)) {
+    skipped_awaits_.store(skipped + 1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  skipped_awaits_.store(0, std::memory_order_relaxed);
+  for (int i = 0; i < polls_before_growth; ++i) {
+    if (poll(max_questions_per_request) == 0) continue;
+    Descriptor* range = take(search, Thoroughness::quick);
+    bool is_over = range != nullptr || search.failure.has_value();
+    if (!is_over && may_alias) {
+      const std::lock_guard growth(growth_mutex_);
+      range = take_alias(search);
+      is_over = range != nullptr || search.failure.has_value() || can_make_alias(search);
+    }
+    if (!is_over && may_have_enough(search.granules)) continue;
+    failed_awaits_.store(0, std::memory_order_relaxed);
+    return range;
+  }
+  failed_awaits_.store(std::min(failed + 1, max_failed_awaits), std::memory_order_relaxed);
+  return nullptr;
+}
+
 bool Pool::exceeds(std::uint64_t granules, std::size_t max_bytes) noexcept {
   if (max_bytes == 0) return false;
   const std::uint64_t live = live_bytes();
@@ -391,6 +425,13 @@ Descriptor* Pool::take(Search& search, Thoroughness how) noexcept {
       !prepared) {
     search.failure = prepared.failure();
     return nullptr;
+  }
+  // Completed ranges of the only stream join the available ones first. Otherwise the same program
+  // would place the same blocks elsewhere in each of its periods.
+  if (Lane& lane = search.cache.lane; lane.oldest != nullptr && stream_count() == 1) {
+    const std::uint64_t done = DeviceState::of(device_)->last_done(lane.stream);
+    close_settled(lane, done);
+    ranges_.settle(lane, done);
   }
   const FitIndex::Effort effort =
       how == Thoroughness::thorough ? FitIndex::Effort::thorough : FitIndex::Effort::quick;

@@ -201,6 +201,9 @@ class Pool final : private trace::RecordingListener {
   /// Takes a range that is available to every stream, or one that the request's stream has freed.
   [[nodiscard]] Descriptor* take(Search& search, Thoroughness how) noexcept;
   [[nodiscard]] Descriptor* steal(Search& search) noexcept;
+  /// Polls for a few microseconds, because that costs less than a call of the driver. Returns null
+  /// if no range fits then. With `may_alias` it also ends when make_alias() would succeed.
+  [[nodiscard]] Descriptor* await_frees(Search& search, bool may_alias) noexcept;
   [[nodiscard]] Descriptor* reclaim(Search& search) noexcept;
   /// One round of reclaim().
   [[nodiscard]] Descriptor* reclaim_once(Search& search) noexcept;
@@ -259,6 +262,8 @@ class Pool final : private trace::RecordingListener {
   /// Takes an idle alias of about the requested size whose handles are all free. Makes no driver
   /// call.
   [[nodiscard]] Descriptor* take_alias(Search& search) noexcept;
+  /// Returns whether there are free handles for an alias. Makes no driver call.
+  [[nodiscard]] bool can_make_alias(const Search& search) noexcept;
   /// Makes an alias from free handles.
   [[nodiscard]] Descriptor* make_alias(Search& search) noexcept;
   /// Chooses free handles with at least `need` pages together. Returns the number of runs, or 0.
@@ -430,6 +435,8 @@ class Pool final : private trace::RecordingListener {
   alignas(64) std::atomic<bool> is_tight_ = false;
   std::atomic<bool> is_polling_due_ = false;
   std::atomic<bool> is_settling_due_ = false;
+  /// Calls of await_frees() that failed, one after the other, and calls that were skipped since.
+  std::atomic<std::uint32_t> failed_awaits_ = 0, skipped_awaits_ = 0;
   std::atomic<std::size_t> class_bound_ = 0, recent_bound_ = 0,
                            middle_bound_ = 0;  // of each stream's cache
   /// What the pool may hold, and the limit of the pool itself. The first is smaller if the budgets

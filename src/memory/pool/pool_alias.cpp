@@ -103,6 +103,11 @@ std::size_t Pool::choose_homes(std::uint64_t need,
   return found < need || found > max_alias_pages(need) ? 0 : home_count;
 }
 
+bool Pool::can_make_alias(const Search& search) noexcept {
+  std::array<PageStore::Run, Alias::max_homes> homes;
+  return aliases_->may_make() && choose_homes(PageStore::pages_for(search.granules), homes) > 0;
+}
+
 Descriptor* Pool::make_alias(Search& search) noexcept {
   if (!aliases_->may_make()) return nullptr;
   std::array<PageStore::Run, Alias::max_homes> all;
