@@ -330,6 +330,8 @@ StreamRef DeviceState::begin_stream(const FreeSlot& place, NativeStream native,
   if (host_order_ != nullptr) host_order_->note_stream(place.slot, native);
   stream.driver_id.store(0, std::memory_order_relaxed);
   stream.foreign_handle.store(0, std::memory_order_relaxed);
+  stream.is_private.store(order == trace::StreamOrder::independent, std::memory_order_relaxed);
+  stream.note_idle(stream.submissions.load(std::memory_order_acquire));
   stream.name = {};
   std::copy_n(name.data(), utf8_prefix_bytes(name, stream.name.size() - 1), stream.name.begin());
   stream.id.store(id.value(), std::memory_order_release);

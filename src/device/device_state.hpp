@@ -152,6 +152,28 @@ struct StreamState {
     return issued.fetch_add(1, std::memory_order_acq_rel) + 1;
   }
 
+  // Whether all work of the stream is complete is known without a query if only Tern can use the
+  // stream and the host has waited for every submission. `submissions` counts the calls that submit
+  // work: in its low bits those that have not returned, above them all of them. `awaited` is its
+  // value at the beginning of the last wait. If a call was active then, its work may have been
+  // submitted too late for the wait; that value never equals one without active calls.
+  static constexpr std::uint64_t one_submission = std::uint64_t{1} << 16;
+  static constexpr std::uint64_t active_mask = one_submission - 1;
+
+  /// Begins a call that submits work. Returns whether the stream is known to be idle.
+  [[nodiscard]] bool begin_submission() noexcept {
+    const std::uint64_t before =
+        submissions.fetch_add(one_submission + 1, std::memory_order_acq_rel);
+    return (before & active_mask) == 0 && before == awaited.load(std::memory_order_acquire) &&
+           is_private.load(std::memory_order_relaxed);
+  }
+  void end_submission() noexcept { submissions.fetch_sub(1, std::memory_order_release); }
+  /// Notes that the host has waited for the stream, or that it is new. `before` is the value of
+  /// `submissions` at the beginning of the wait.
+  void note_idle(std::uint64_t before) noexcept {
+    awaited.store(before, std::memory_order_release);
+  }
+
   /// An event recorded on the stream, the last mark that it covers, and the number of host threads
   /// that are waiting for it. While a thread waits, the event is not recorded again, which would
   /// extend the wait, and is not given to another user.
@@ -174,6 +196,9 @@ struct StreamState {
   std::atomic<bool> has_ended = false;    // destroyed, but not all of its marks are done
   // Somebody holds the mark after the last one issued. The stream must not end without issuing it.
   std::atomic<bool> has_next = false;
+  std::atomic<std::uint64_t> submissions = 0, awaited = 0;
+  /// Tern created the stream, no other stream delays it, and the program has no handle of it.
+  std::atomic<bool> is_private = false;
   // Successful calls of all streams that used this slot, for DeviceActivity.
   struct Counts {
     std::atomic<std::uint64_t> events = 0, stream_waits = 0, host_waits = 0, launches = 0;

@@ -98,9 +98,26 @@ Failure two_devices(const DeviceInfo& a, const DeviceInfo& b) noexcept {
   return Failure(ErrorCode::device_mismatch).with("a", a.spec).with("b", b.spec);
 }
 
-Submission submit(StreamState& stream, CallSite site, Tag tag = {}) noexcept {
+/// A submission until the backend's call has returned.
+class ActiveSubmission : public Submission {
+ public:
+  ActiveSubmission(StreamState& state, CallSite call_site, Tag memory_tag) noexcept
+      : Submission{.stream = state.native,
+                   .site = call_site,
+                   .tag = memory_tag,
+                   .is_idle = state.begin_submission()},
+        state_(state) {}
+  ~ActiveSubmission() { state_.end_submission(); }
+  ActiveSubmission(const ActiveSubmission&) = delete;
+  ActiveSubmission& operator=(const ActiveSubmission&) = delete;
+
+ private:
+  StreamState& state_;
+};
+
+ActiveSubmission submit(StreamState& stream, CallSite site, Tag tag = {}) noexcept {
   stream.need_seal();
-  return {stream.native, site, tag};
+  return {stream, site, tag};
 }
 
 trace::Named recorded_device(const DeviceState& device) noexcept {
@@ -202,6 +219,8 @@ bool StreamRef::is_usable() const noexcept { return tern::is_usable(state_, id_)
 
 Result<NativeStream> StreamRef::try_native() const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return usable.failure();
+  // Other code may submit work now.
+  state_->is_private.store(false, std::memory_order_relaxed);
   return state_->device->backend().native_handle(state_->native);
 }
 
@@ -420,7 +439,7 @@ Result<void> StreamRef::try_prefetch_batch(std::span<const PrefetchRange> ranges
     if (!sound) return in_batch(sound.failure(), i, 0, site);
   }
   Backend& backend = state_->device->backend();
-  const Submission submission = submit(*state_, site);
+  const ActiveSubmission submission = submit(*state_, site);
   // Submit the ranges in runs, because ranges of zero bytes must not reach the backend.
   for (std::size_t begin = 0; begin < ranges.size();) {
     if (ranges[begin].bytes == 0) {
@@ -631,10 +650,14 @@ Result<void> StreamRef::try_synchronize(CallSite site) const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return usable;
   // Marks issued so far need no event any more: the host has waited for all of them.
   const std::uint64_t covered = state_->last_promised();
+  const std::uint64_t submissions = state_->submissions.load(std::memory_order_acquire);
   const std::uint64_t begun_ns = begin_recorded();
   Result<void> waited = state_->count(&StreamState::Counts::host_waits,
                                       state_->device->backend().synchronize(state_->native));
-  if (waited) state_->see_done(covered);
+  if (waited) {
+    state_->see_done(covered);
+    state_->note_idle(submissions);
+  }
   if (begun_ns != 0) state_->device->record_host_wait({id_}, begun_ns, site);
   return waited;
 }

@@ -54,6 +54,69 @@ TEST_F(StreamTest, MakesNoBackendCallForZeroBytes) {
   EXPECT_EQ(fake.ledger->total(), before);
 }
 
+class IdleStream : public StreamTest {
+ protected:
+  /// Returns whether the backend was told that the stream of a copy is idle.
+  bool copies_idly(StreamRef on) {
+    const std::size_t before = fake.ledger->idle_copies();
+    on.copy(a, b, sizeof a);
+    return fake.ledger->idle_copies() > before;
+  }
+};
+
+TEST_F(IdleStream, IsKnownUntilWorkIsSubmittedAndAfterAWaitOfTheHost) {
+  EXPECT_TRUE(copies_idly(stream)) << "a new stream";
+  EXPECT_FALSE(copies_idly(stream));
+  stream.synchronize();
+  EXPECT_TRUE(copies_idly(stream));
+  stream.synchronize();
+  stream.fill(a, sizeof a, std::byte{1});
+  EXPECT_FALSE(copies_idly(stream));
+}
+
+TEST_F(IdleStream, IsNotAssumedAfterAWaitForAnotherStream) {
+  const Stream other(fake.device);
+  Gate gate;
+  gate.hold(other);
+  stream.wait(other.mark());
+  EXPECT_FALSE(copies_idly(stream));
+  gate.open();
+  stream.synchronize();
+  EXPECT_TRUE(copies_idly(stream));
+}
+
+TEST_F(IdleStream, IsNotAssumedIfOtherCodeMaySubmitWork) {
+  const Stream blocking(fake.device, {.blocking = true});
+  EXPECT_FALSE(copies_idly(blocking)) << "the default stream may delay it";
+  EXPECT_FALSE(copies_idly(fake.device.default_stream()));
+  static_cast<void>(stream.try_native());
+  EXPECT_FALSE(copies_idly(stream));
+  stream.synchronize();
+  EXPECT_FALSE(copies_idly(stream)) << "the program has its handle";
+}
+
+// The call may submit its work after the wait.
+TEST_F(IdleStream, IsNotAssumedIfACallWasActiveDuringTheWait) {
+  bool is_idle_meanwhile = true;
+  fake.ledger->run_after(Call::copy, [&] {
+    stream.synchronize();
+    is_idle_meanwhile = copies_idly(stream);
+    stream.synchronize();
+  });
+  stream.copy(a, b, sizeof a);
+  EXPECT_FALSE(is_idle_meanwhile);
+  EXPECT_FALSE(copies_idly(stream));
+  stream.synchronize();
+  EXPECT_TRUE(copies_idly(stream));
+}
+
+TEST_F(IdleStream, IsNotAssumedAfterAWaitThatFailed) {
+  static_cast<void>(copies_idly(stream));
+  fake.ledger->fail_next(Call::synchronize_stream);
+  EXPECT_FALSE(stream.try_synchronize());
+  EXPECT_FALSE(copies_idly(stream));
+}
+
 TEST_F(StreamTest, RefusesBadArgumentsBeforeTheBackendIsAsked) {
   const std::size_t too_much = max_request_bytes + 1;
   const KernelArgument null_value{nullptr, 4, nullptr, 0, Access::read};

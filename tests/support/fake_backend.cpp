@@ -56,6 +56,11 @@ std::size_t Ledger::violations() const {
   const std::lock_guard lock(mutex_);
   return violations_;
 }
+std::size_t Ledger::idle_copies() const {
+  const std::lock_guard lock(mutex_);
+  return idle_copies_;
+}
+
 bool Ledger::has_closed() const {
   const std::lock_guard lock(mutex_);
   return has_closed_;
@@ -217,7 +222,13 @@ class FakeBackend final : public Backend {
   Result<void> copy(const Submission& submission, void* destination, const void* source,
                     std::size_t bytes) noexcept override {
     if (const auto failure = ledger_->enter(Call::copy)) return *failure;
-    return host_->copy(submission, destination, source, bytes);
+    if (submission.is_idle) {
+      const std::lock_guard lock(ledger_->mutex_);
+      ++ledger_->idle_copies_;
+    }
+    Result<void> queued = host_->copy(submission, destination, source, bytes);
+    if (queued) ledger_->leave(Call::copy);
+    return queued;
   }
   Result<void> copy_2d(const Submission& submission, const Copy2D& copy) noexcept override {
     if (const auto failure = ledger_->enter(Call::copy_2d)) return *failure;

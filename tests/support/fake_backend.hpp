@@ -72,6 +72,8 @@ class Ledger {
   [[nodiscard]] std::size_t failures() const;
   /// Returns the number of violations of the contract.
   [[nodiscard]] std::size_t violations() const;
+  /// Returns the number of copies whose stream was known to be idle.
+  [[nodiscard]] std::size_t idle_copies() const;
   /// Returns whether the backend was destroyed.
   [[nodiscard]] bool has_closed() const;
 
@@ -94,7 +96,8 @@ class Ledger {
   std::array<std::size_t, kinds> counts_ = {};
   std::array<std::size_t, kinds> to_fail_ = {};
   std::array<std::function<void()>, kinds> after_ = {};
-  std::size_t total_ = 0, fail_at_ = 0, failures_ = 0, violations_ = 0, registrations_ = 0;
+  std::size_t total_ = 0, fail_at_ = 0, failures_ = 0, violations_ = 0, registrations_ = 0,
+              idle_copies_ = 0;
   bool has_closed_ = false;
   std::set<std::uintptr_t> streams_, events_, kernels_;
   std::multiset<std::uintptr_t> waited_for_;  // events that host threads wait for

@@ -207,17 +207,21 @@ class CudaBackend final : public Backend {
   Result<void> copy(const Submission& submission, void* destination, const void* source,
                     std::size_t bytes) noexcept override {
     return on(submission.stream, [&](CUstream stream) {
-      return copies_.copy(stream, destination, source, bytes, submission.site);
+      return copies_.copy({stream, submission.is_idle, submission.site}, destination, source,
+                          bytes);
     });
   }
   Result<void> copy_2d(const Submission& submission, const Copy2D& copy) noexcept override {
-    return on(submission.stream,
-              [&](CUstream stream) { return copies_.copy_2d(stream, copy, submission.site); });
+    return on(submission.stream, [&](CUstream stream) {
+      return copies_.copy_2d({stream, submission.is_idle, submission.site}, copy);
+    });
   }
   Result<void> copy_batch(const Submission& submission,
                           std::span<const CopyRange> copies) noexcept override {
-    return on(submission.stream,
-              [&](CUstream stream) { return copies_.copy_batch(stream, copies, submission.site); });
+    // Only for the first copy of the batch could the stream be idle.
+    return on(submission.stream, [&](CUstream stream) {
+      return copies_.copy_batch({stream, false, submission.site}, copies);
+    });
   }
   Result<void> fill(const Submission& submission, void* destination, std::size_t bytes,
                     const Pattern& pattern) noexcept override {

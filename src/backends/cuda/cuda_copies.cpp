@@ -102,13 +102,14 @@ Result<void> CudaCopies::copy_by_driver(CUstream stream, void* destination, cons
       "cuMemcpyAsync", bytes);
 }
 
-bool CudaCopies::is_idle(CUstream stream) noexcept {
+bool CudaCopies::is_idle(const CopyStream& stream) noexcept {
+  if (stream.is_idle) return true;
   const DriverTable& cu = context_.cu();
   unsigned flags = CU_STREAM_DEFAULT;
   // The legacy stream and blocking streams are ordered with each other, which a query does not
   // show.
-  if (cu.cuStreamGetFlags(stream, &flags) != CUDA_SUCCESS) return false;
-  return (flags & CU_STREAM_NON_BLOCKING) != 0 && cu.cuStreamQuery(stream) == CUDA_SUCCESS;
+  if (cu.cuStreamGetFlags(stream.handle, &flags) != CUDA_SUCCESS) return false;
+  return (flags & CU_STREAM_NON_BLOCKING) != 0 && cu.cuStreamQuery(stream.handle) == CUDA_SUCCESS;
 }
 
 void CudaCopies::run_host_copy(void* context) {
@@ -125,8 +126,8 @@ void CudaCopies::run_host_copy(void* context) {
   job.is_done.store(true, std::memory_order_release);
 }
 
-Result<void> CudaCopies::copy_by_host(CUstream stream, const Copy2D& copy, bool is_to_pageable,
-                                      CallSite site) noexcept {
+Result<void> CudaCopies::copy_by_host(const CopyStream& stream, const Copy2D& copy,
+                                      bool is_to_pageable) noexcept {
   try {
     const std::lock_guard lock(host_copies_mutex_);
     std::erase_if(host_copies_,
@@ -139,10 +140,10 @@ Result<void> CudaCopies::copy_by_host(CUstream stream, const Copy2D& copy, bool 
           span_of(copy.destination, copy.destination_pitch_bytes, copy,
                   is_to_pageable ? HostSpan::Use::awaited : HostSpan::Use::written),
           span_of(copy.source, copy.source_pitch_bytes, copy, HostSpan::Use::read)};
-      job.spans = spans_submitted({&context_, site}, spans);
+      job.spans = spans_submitted({&context_, stream.site}, spans);
     }
     Result<void> queued = context_.check(
-        context_.cu().cuLaunchHostFunc(stream, run_host_copy, &job), "cuLaunchHostFunc");
+        context_.cu().cuLaunchHostFunc(stream.handle, run_host_copy, &job), "cuLaunchHostFunc");
     if (!queued) {
       spans_ended(job.spans);
       host_copies_.pop_back();
@@ -153,8 +154,8 @@ Result<void> CudaCopies::copy_by_host(CUstream stream, const Copy2D& copy, bool 
   }
 }
 
-Result<void> CudaCopies::stage(CUstream stream, const Copy2D& copy, bool is_to_device,
-                               CallSite site, bool& is_staged) noexcept {
+Result<void> CudaCopies::stage(const CopyStream& stream, const Copy2D& copy, bool is_to_device,
+                               bool& is_staged) noexcept {
   is_staged = false;
   if (!staging_) return {};
   const std::size_t bytes = copy.width_bytes * copy.height;
@@ -171,45 +172,48 @@ Result<void> CudaCopies::stage(CUstream stream, const Copy2D& copy, bool is_to_d
         is_to_device
             ? span_of(copy.source, copy.source_pitch_bytes, copy, HostSpan::Use::read)
             : span_of(copy.destination, copy.destination_pitch_bytes, copy, HostSpan::Use::awaited);
-    staged.spans = spans_submitted({&context_, site}, {&span, 1});
+    staged.spans = spans_submitted({&context_, stream.site}, {&span, 1});
   }
   const bool is_small = !is_to_device && bytes < min_threads_to_host_bytes;
-  const StagingResult result = !is_now    ? staging_->enqueue(staged, stream)
+  const StagingResult result = !is_now    ? staging_->enqueue(staged, stream.handle)
                                : is_small ? staging_->copy_small_to_host(staged)
-                                          : staging_->copy_now(staged, stream);
+                                          : staging_->copy_now(staged, stream.handle);
   is_staged = result.kind != StagingResult::Kind::unavailable;
   if (!result.is_staged()) spans_ended(staged.spans);
   if (result.kind != StagingResult::Kind::failed) return {};
   return context_.check(result.failure.result, result.failure.call, bytes);
 }
 
-Result<void> CudaCopies::copy(CUstream stream, void* destination, const void* source,
-                              std::size_t bytes, CallSite site) noexcept {
-  const Known from = look_up(source), to = look_up(destination);
-  if ((from.is_host && to.is_host) || from.is_pageable || to.is_pageable) {
-    return copy_from_or_to_host(stream, {destination, bytes, source, bytes, bytes, 1}, from, to,
-                                site);
+Result<void> CudaCopies::copy(const CopyStream& stream, void* destination, const void* source,
+                              std::size_t bytes) noexcept {
+  const Known from = look_up(source);
+  // The driver makes this copy, whatever the destination is.
+  if (from.is_pageable && stream.is_idle && bytes < min_staged_to_device_bytes) {
+    return copy_by_driver(stream.handle, destination, source, bytes);
   }
-  return copy_by_driver(stream, destination, source, bytes);
+  const Known to = look_up(destination);
+  if ((from.is_host && to.is_host) || from.is_pageable || to.is_pageable) {
+    return copy_from_or_to_host(stream, {destination, bytes, source, bytes, bytes, 1}, from, to);
+  }
+  return copy_by_driver(stream.handle, destination, source, bytes);
 }
 
-Result<void> CudaCopies::copy_from_or_to_host(CUstream stream, const Copy2D& copy,
-                                              const Known& from, const Known& to,
-                                              CallSite site) noexcept {
+Result<void> CudaCopies::copy_from_or_to_host(const CopyStream& stream, const Copy2D& copy,
+                                              const Known& from, const Known& to) noexcept {
   // A graph runs the copy on every launch, which the routes below cannot do.
-  if (!is_capturing(stream)) {
+  if (stream.is_idle || !is_capturing(stream.handle)) {
     if (from.is_host && to.is_host) {
-      if (!is_idle(stream)) return copy_by_host(stream, copy, to.is_pageable, site);
+      if (!is_idle(stream)) return copy_by_host(stream, copy, to.is_pageable);
     } else {
       bool is_staged = false;
-      Result<void> staged = stage(stream, copy, from.is_pageable, site, is_staged);
+      Result<void> staged = stage(stream, copy, from.is_pageable, is_staged);
       if (is_staged) return staged;
     }
   }
   if (copy.height == 1) {
-    return copy_by_driver(stream, copy.destination, copy.source, copy.width_bytes);
+    return copy_by_driver(stream.handle, copy.destination, copy.source, copy.width_bytes);
   }
-  return copy_2d_by_driver(stream, copy, from.is_pageable, to.is_pageable);
+  return copy_2d_by_driver(stream.handle, copy, from.is_pageable, to.is_pageable);
 }
 
 Result<void> CudaCopies::copy_2d_by_driver(CUstream stream, const Copy2D& copy,
@@ -236,17 +240,17 @@ Result<void> CudaCopies::copy_2d_by_driver(CUstream stream, const Copy2D& copy,
   return context_.check(context_.cu().cuMemcpy2DAsync(&how, stream), "cuMemcpy2DAsync");
 }
 
-Result<void> CudaCopies::copy_2d(CUstream stream, const Copy2D& copy, CallSite site) noexcept {
+Result<void> CudaCopies::copy_2d(const CopyStream& stream, const Copy2D& copy) noexcept {
   // One row, or rows without gaps, are a plain copy.
   if (copy.height == 1 || (copy.source_pitch_bytes == copy.width_bytes &&
                            copy.destination_pitch_bytes == copy.width_bytes)) {
-    return this->copy(stream, copy.destination, copy.source, copy.width_bytes * copy.height, site);
+    return this->copy(stream, copy.destination, copy.source, copy.width_bytes * copy.height);
   }
   const Known from = look_up(copy.source), to = look_up(copy.destination);
   if ((from.is_host && to.is_host) || from.is_pageable || to.is_pageable) {
-    return copy_from_or_to_host(stream, copy, from, to, site);
+    return copy_from_or_to_host(stream, copy, from, to);
   }
-  return copy_2d_by_driver(stream, copy, false, false);
+  return copy_2d_by_driver(stream.handle, copy, false, false);
 }
 
 Result<void> CudaCopies::batch_by_driver(CUstream stream,
@@ -279,14 +283,14 @@ Result<void> CudaCopies::batch_by_driver(CUstream stream,
   return {};
 }
 
-Result<void> CudaCopies::copy_batch(CUstream stream, std::span<const CopyRange> copies,
-                                    CallSite site) noexcept {
+Result<void> CudaCopies::copy_batch(const CopyStream& stream,
+                                    std::span<const CopyRange> copies) noexcept {
   const DriverTable& cu = context_.cu();
   const bool has_batch = cu.cuMemcpyBatchAsync != nullptr || cu.cuMemcpyBatchAsync_12080 != nullptr;
   // Not on the legacy stream, where the driver rejects batches, and never into a graph, which
   // silently dropped such copies.
-  bool is_plain =
-      has_batch && copies.size() > 1 && number(stream) != stream_legacy && !is_capturing(stream);
+  bool is_plain = has_batch && copies.size() > 1 && number(stream.handle) != stream_legacy &&
+                  !is_capturing(stream.handle);
   Known from, to;
   for (const CopyRange& one : copies) {
     if (!is_plain) break;
@@ -298,9 +302,9 @@ Result<void> CudaCopies::copy_batch(CUstream stream, std::span<const CopyRange> 
     }
     is_plain = !from.is_pageable && !to.is_pageable && !(from.is_host && to.is_host);
   }
-  if (is_plain) return batch_by_driver(stream, copies);
+  if (is_plain) return batch_by_driver(stream.handle, copies);
   for (const CopyRange& one : copies) {
-    if (Result<void> queued = copy(stream, one.destination, one.source, one.bytes, site); !queued) {
+    if (Result<void> queued = copy(stream, one.destination, one.source, one.bytes); !queued) {
       return queued;
     }
   }

@@ -30,19 +30,25 @@ namespace tern::cuda {
 
 class Staging;
 
+/// The stream of a copy, whether all of its work is known to be complete, and the call site for
+/// reports about host memory.
+struct CopyStream {
+  CUstream handle = nullptr;
+  bool is_idle = false;
+  CallSite site = {};
+};
+
 class CudaCopies {
  public:
   /// `staging` may be null: the driver then copies pageable memory.
   CudaCopies(Context& context, std::unique_ptr<Staging> staging);
   ~CudaCopies();
 
-  // The call site is for reports about the host memory of a copy.
-  [[nodiscard]] Result<void> copy(CUstream stream, void* destination, const void* source,
-                                  std::size_t bytes, CallSite site = {}) noexcept;
-  [[nodiscard]] Result<void> copy_2d(CUstream stream, const Copy2D& copy,
-                                     CallSite site = {}) noexcept;
-  [[nodiscard]] Result<void> copy_batch(CUstream stream, std::span<const CopyRange> copies,
-                                        CallSite site = {}) noexcept;
+  [[nodiscard]] Result<void> copy(const CopyStream& stream, void* destination, const void* source,
+                                  std::size_t bytes) noexcept;
+  [[nodiscard]] Result<void> copy_2d(const CopyStream& stream, const Copy2D& copy) noexcept;
+  [[nodiscard]] Result<void> copy_batch(const CopyStream& stream,
+                                        std::span<const CopyRange> copies) noexcept;
   [[nodiscard]] Result<void> copy_from_peer(CUstream stream, void* destination, Context& peer,
                                             const void* source, std::size_t bytes) noexcept;
   [[nodiscard]] Result<void> fill(CUstream stream, void* destination, std::size_t bytes,
@@ -66,14 +72,13 @@ class CudaCopies {
   [[nodiscard]] Known look_up(const void* address, LookUp what = LookUp::kind) noexcept;
   [[nodiscard]] bool is_capturing(CUstream stream) noexcept;
   /// Returns whether all work that precedes the next work of the stream is done.
-  [[nodiscard]] bool is_idle(CUstream stream) noexcept;
-  [[nodiscard]] Result<void> copy_from_or_to_host(CUstream stream, const Copy2D& copy,
-                                                  const Known& from, const Known& to,
-                                                  CallSite site) noexcept;
-  [[nodiscard]] Result<void> copy_by_host(CUstream stream, const Copy2D& copy, bool is_to_pageable,
-                                          CallSite site) noexcept;
-  [[nodiscard]] Result<void> stage(CUstream stream, const Copy2D& copy, bool is_to_device,
-                                   CallSite site, bool& is_staged) noexcept;
+  [[nodiscard]] bool is_idle(const CopyStream& stream) noexcept;
+  [[nodiscard]] Result<void> copy_from_or_to_host(const CopyStream& stream, const Copy2D& copy,
+                                                  const Known& from, const Known& to) noexcept;
+  [[nodiscard]] Result<void> copy_by_host(const CopyStream& stream, const Copy2D& copy,
+                                          bool is_to_pageable) noexcept;
+  [[nodiscard]] Result<void> stage(const CopyStream& stream, const Copy2D& copy, bool is_to_device,
+                                   bool& is_staged) noexcept;
   [[nodiscard]] Result<void> copy_by_driver(CUstream stream, void* destination, const void* source,
                                             std::size_t bytes) noexcept;
   [[nodiscard]] Result<void> copy_2d_by_driver(CUstream stream, const Copy2D& copy,

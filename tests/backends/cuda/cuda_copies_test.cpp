@@ -193,6 +193,27 @@ TEST(CudaCopies, GiveBackWhatStagingHasTakenWhicheverContextIsCurrent) {
   EXPECT_TRUE(sim::leaks(bench.fake.device(0)).empty());
 }
 
+TEST(CudaCopies, DoNotQueryAStreamThatIsKnownToBeIdle) {
+  CudaBench bench(sim::bench_options(), small_staging());
+  const NativeStream stream = *bench.device().create_stream({});
+  const std::vector<std::byte> written = numbered(4096);
+  std::vector<std::byte> read(written.size());
+  void* const memory = bench.memory(written.size());
+  for (const bool is_idle : {false, true}) {
+    const std::uint64_t queries = bench.fake.calls("cuStreamQuery");
+    const Submission submission{.stream = stream, .is_idle = is_idle};
+    EXPECT_EQ(why(bench.device().copy(submission, memory, written.data(), written.size())), "");
+    EXPECT_EQ(why(bench.device().synchronize(stream)), "");
+    read.assign(read.size(), {});
+    EXPECT_EQ(why(bench.device().copy(submission, read.data(), memory, read.size())), "");
+    EXPECT_EQ(why(bench.device().synchronize(stream)), "");
+    EXPECT_EQ(read, written);
+    EXPECT_EQ(bench.fake.calls("cuStreamQuery") - queries, is_idle ? 0u : 2u);
+  }
+  EXPECT_EQ(why(bench.device().release(memory, {})), "");
+  bench.device().destroy_stream(stream);
+}
+
 TEST(CudaCopies, NameTheCallThatFailed) {
   CudaBench bench(sim::bench_options(), small_staging());
   Backend& device = bench.device();

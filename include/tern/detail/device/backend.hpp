@@ -63,6 +63,9 @@ struct Submission {
   /// become a part of a CUDA graph. If the stream is being captured, the call fails with
   /// stream_misuse and leaves the capture intact.
   bool stays_out_of_graphs = false;
+  /// All work that was submitted to the stream is known to be complete, so the backend need not
+  /// query the stream.
+  bool is_idle = false;
 };
 
 /// A stream that was created by other code.
