@@ -53,6 +53,9 @@ constexpr std::size_t min_cache_bytes = 10 * mib, min_bounded_pool = 256 * mib;
 /// The lock of the ranges is contended if one in so many changes had to wait for it. It counts as
 /// uncontended again after a number of windows without that.
 constexpr std::uint32_t changes_per_window = 256, changes_per_wait = 32, calm_windows = 64;
+/// The bounds of the caches are computed again after this many changes, unless what they depend on
+/// most has changed.
+constexpr std::uint32_t changes_per_check = 16;
 
 bool can_have_pages(const Device& device, const PoolOptions& options) {
   if (options.kind != MemoryKind::device) return false;
@@ -880,7 +883,8 @@ std::size_t Pool::poll(std::size_t max_questions, Marks which) noexcept {
 
 void Pool::note_change() noexcept {
   // Only one thread at a time writes this number.
-  changes_.store(changes_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  const std::uint64_t changes = changes_.load(std::memory_order_relaxed) + 1;
+  changes_.store(changes, std::memory_order_relaxed);
   const std::size_t held =
       held_bytes_.load(std::memory_order_relaxed) - unmapped_bytes_.load(std::memory_order_relaxed);
   const std::size_t free =
@@ -889,13 +893,22 @@ void Pool::note_change() noexcept {
   min_idle_ = std::min(min_idle_, idle_bytes());
   peak_outside_bytes_ = std::max<std::uint64_t>(peak_outside_bytes_, outside);
   const std::size_t limit = limit_bytes_.load(std::memory_order_relaxed);
-  const std::size_t own_limit = own_limit_bytes_.load(std::memory_order_relaxed);
   const std::size_t most = limit != 0 ? limit : total_bytes_;
   const bool is_tight = most != 0 && outside >= most / 4 * 3;
   const std::size_t in_flight = ranges_.in_flight_granules() * granule_bytes;
   set(is_polling_due_, is_tight && in_flight >= free / in_flight_share);
-  const BoundsBasis basis{held,     own_limit,      stream_count(),
-                          is_tight, is_contended(), is_over_limit()};
+  // Other facts, on which the bounds of the caches depend too, change rarely.
+  if (changes % changes_per_check == 0 || held != bounds_basis_.held ||
+      is_tight != bounds_basis_.is_tight || is_over_limit() != bounds_basis_.is_over_limit) {
+    update_bounds({.held = held, .is_tight = is_tight});
+  }
+}
+
+[[gnu::noinline]] void Pool::update_bounds(BoundsBasis basis) noexcept {
+  basis.limit = own_limit_bytes_.load(std::memory_order_relaxed);
+  basis.streams = stream_count();
+  basis.is_contended = is_contended();
+  basis.is_over_limit = is_over_limit();
   if (basis == bounds_basis_) return;
   bounds_basis_ = basis;
   set_bounds(basis);
@@ -925,15 +938,17 @@ void Pool::set_bounds(const BoundsBasis& basis) noexcept {
 }
 
 bool Pool::is_contended() noexcept {
-  if (++changes_of_window_ >= changes_per_window) {
+  const std::uint64_t changes = changes_.load(std::memory_order_relaxed);
+  const std::uint64_t changes_of_window = changes - window_begin_;
+  if (changes_of_window >= changes_per_window) {
     const std::uint32_t waits = ranges_mutex_.waits() - waits_before_;
-    if (waits >= changes_of_window_ / changes_per_wait) {
+    if (waits >= changes_of_window / changes_per_wait) {
       contended_windows_ = calm_windows;
     } else if (contended_windows_ > 0) {
       --contended_windows_;
     }
     waits_before_ += waits;
-    changes_of_window_ = 0;
+    window_begin_ = changes;
   }
   return options_.thread_caches || contended_windows_ > 0;
 }

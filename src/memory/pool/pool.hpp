@@ -363,6 +363,8 @@ class Pool final : private trace::RecordingListener {
   };
   /// Call after every change of the ranges, with their lock held.
   void note_change() noexcept;
+  /// Completes `basis` and sets the bounds of the caches if it has changed.
+  void update_bounds(BoundsBasis basis) noexcept;
   void set_bounds(const BoundsBasis& basis) noexcept;
   /// Returns whether threads contend for the lock of the ranges.
   [[nodiscard]] bool is_contended() noexcept;
@@ -417,7 +419,7 @@ class Pool final : private trace::RecordingListener {
   std::uint64_t retired_granules_ = 0;    // guarded by ranges_mutex_
   std::uint64_t unsettled_granules_ = 0;  // guarded by ranges_mutex_
   // Measures contention: the share of changes during which a thread had to wait.
-  std::uint32_t changes_of_window_ = 0;  // guarded by ranges_mutex_
+  std::uint64_t window_begin_ = 0;       // guarded by ranges_mutex_; a value of changes_
   std::uint32_t waits_before_ = 0;       // guarded by ranges_mutex_
   std::uint32_t contended_windows_ = 0;  // guarded by ranges_mutex_
 
