@@ -97,13 +97,15 @@ const char* memory_mode(Finding::Kind kind) {
 
 void add_findings(const TraceSummary& summary, json& facts) {
   const Findings findings(summary);
-  facts["findings"] = list_of(findings.all, [](const Finding& one) {
-    json finding = {{"kind", name(one.kind)},
-                    {"text", one.text},
-                    {"advice", advice(one.kind)},
-                    {"time", one.time},
-                    {"device", one.device ? static_cast<std::int64_t>(*one.device) : -1},
-                    {"mode", memory_mode(one.kind)}};
+  facts["findings"] = list_of(findings.all, [&](const Finding& one) {
+    json finding = {
+        {"kind", name(one.kind)},
+        {"text", one.text},
+        {"advice", advice(one.kind)},
+        {"time", one.time},
+        {"device", one.device ? static_cast<std::int64_t>(*one.device) : -1},
+        {"mode", memory_mode(one.kind)},
+        {"is_whole", one.kind == Finding::Kind::keeps_growing || one.time == summary.duration}};
     if (one.line) finding["line"] = {{"tag", one.line->tag}, {"site", one.line->site}};
     return finding;
   });
