@@ -412,6 +412,8 @@ TEST(BlockedReuse, CountsMemoryOnce) {
   ASSERT_EQ(found.blocked.size(), 1u);
   EXPECT_EQ(found.blocked[0].times, 10u);
   EXPECT_EQ(found.blocked[0].avoidable(), 1000u);
+  // Less than 10 % of the peak of the pool.
+  for (const Finding& one : found.all) EXPECT_NE(one.kind, Finding::Kind::blocked_reuse);
 }
 
 // --- All rules
