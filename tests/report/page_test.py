@@ -364,7 +364,7 @@ class SmallPage(Page):
         self.assertIn("mlp activations", self.text_of("at-peak"))
         self.assertIn("src/mlp.cpp:77 in Mlp::forward", self.text_of("at-peak"))
         for part in ("1.5 GiB", "evaluation", "src/evaluate.cpp:51", "out of memory",
-                     "2.0 GiB, segments", "optimizer state 192.0 MiB"):
+                     "2.0 GiB", "in segments", "optimizer state 192.0 MiB"):
             self.assertIn(part, self.text_of("refusals"))
         self.assertIn("src/metrics.cpp:29 in Metrics::record", self.text_of("leaks"))
         for part in ("to the device", "to the host", "GB/s"):

@@ -214,8 +214,8 @@ TEST(Fragmented, AndAGrowingLineBetweenTheFreeRangesAreOneFinding) {
   ASSERT_EQ(found.all.size(), 1u);
   EXPECT_EQ(found.all[0].kind, Finding::Kind::fragmented);
   EXPECT_TRUE(has(found.all[0].text,
-                  "tagged 'tag 2', allocated at code.cpp:2, lay between free ranges. The memory of "
-                  "this line keeps growing: from "))
+                  "tagged 'tag 2', allocated at code.cpp:2, lay between free ranges. The memory "
+                  "tagged 'tag 2' keeps growing: from "))
       << found.all[0].text;
   EXPECT_EQ(found.growing.size(), 1u) << "the table lists it";
 }
@@ -262,9 +262,9 @@ TEST(Refused, SaysWhyThePoolDidNotGrow) {
   EXPECT_TRUE(has(text_of(1024, trace::Backing::pages),
                   "The pool could not grow because of its limit of 1.0 KiB."));
   EXPECT_TRUE(has(text_of(1 << 20, trace::Backing::pages),
-                  "The pool has a limit of 1.0 MiB, but the device had no more memory."));
+                  "The pool has a limit of 1.0 MiB, but the driver rejected more memory."));
   EXPECT_TRUE(has(text_of(trace::no_limit, trace::Backing::pages),
-                  "The pool has no limit, but the device had no more memory."));
+                  "The pool has no limit, but the driver rejected more memory."));
   EXPECT_FALSE(has(text_of(trace::no_limit, trace::Backing::pages), "segments"));
 }
 
@@ -359,6 +359,16 @@ TEST(BlockedReuse, CountsManyGrowths) {
   ASSERT_EQ(found.blocked.size(), 1u);
   EXPECT_EQ(found.blocked[0].times, 199u);
   EXPECT_EQ(found.blocked[0].grown, 199'000u);
+}
+
+TEST(BlockedReuse, MayBeOneGrowth) {
+  EXPECT_TRUE(has(pipeline(2, 1).findings().all.at(0).text, "the pool grew by 1000 B."));
+}
+
+TEST(BlockedReuse, CountsOnlySomeOfVeryManyGrowths) {
+  const Findings found = pipeline(20'000, 1).findings();
+  EXPECT_TRUE(has(found.all.at(0).text, "the pool grew at least 100 times, by 97.7 KiB in total."))
+      << found.all.at(0).text;
 }
 
 TEST(BlockedReuse, NeedsMemoryThatThePoolSaysIsPending) {

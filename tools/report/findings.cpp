@@ -204,9 +204,9 @@ class Rules {
     const std::uint64_t room = one.limit - std::min(one.limit, one.held);
     std::string text;
     if (one.limit == trace::no_limit) {
-      text = " The pool has no limit, but the device had no more memory.";
+      text = " The pool has no limit, but the driver rejected more memory.";
     } else if (room >= one.bytes) {
-      text = fmt::format(" The pool has a limit of {}, but the device had no more memory.",
+      text = fmt::format(" The pool has a limit of {}, but the driver rejected more memory.",
                          format_bytes(one.limit));
     } else if (room == 0) {
       text = fmt::format(" The pool could not grow because of its limit of {}.",
@@ -238,7 +238,8 @@ class Rules {
                other.line == grown;
       });
       if (known != findings_.all.end()) {
-        known->text += " The memory of this line keeps growing: " + growth_words(one) + '.';
+        known->text +=
+            fmt::format(" The memory {} keeps growing: {}.", tagged(one.tag), growth_words(one));
         continue;
       }
       Finding& finding =
@@ -272,7 +273,7 @@ class Rules {
     std::uint64_t bytes = 0;
   };
   /// The growths with the most pending memory, by time.
-  [[nodiscard]] std::vector<Growth> growths_with_pending() const {
+  [[nodiscard]] std::vector<Growth> growths_with_pending() {
     std::vector<std::uint64_t> held(summary_.resources.size());
     std::vector<Growth> found;
     for (const TraceSummary::Hold& hold : summary_.holds) {
@@ -282,7 +283,8 @@ class Rules {
     }
     std::ranges::stable_sort(found, std::ranges::greater(),
                              [](const Growth& one) { return one.hold->pending; });
-    if (found.size() > max_moments()) found.resize(max_moments());
+    has_all_growths_ = found.size() <= max_moments();
+    if (!has_all_growths_) found.resize(max_moments());
     std::ranges::stable_sort(found, {}, [](const Growth& one) { return one.hold->time; });
     return found;
   }
@@ -321,19 +323,25 @@ class Rules {
   void name_blocking_streams() {
     for (const BlockedReuse& one : findings_.blocked) {
       const TraceSummary::Resource& pool = summary_.resources[one.resource];
-      if (!is_at_least(one.avoidable(), min_avoidable_share, pool.peak_held)) continue;
+      // If not all growths are known, the pool grew by more than the row says.
+      const std::uint64_t avoidable = has_all_growths_ ? one.avoidable() : one.pending;
+      if (!is_at_least(avoidable, min_avoidable_share, pool.peak_held)) continue;
       std::string text = fmt::format(
           "{}: memory freed on stream '{}' could not be reused because '{}' was still behind. At "
-          "{}, {} of {} held were pending on it: {}. For requests at {}, the pool grew{}, by "
-          "{} in total.",
+          "{}, {} of {} held were pending on it: {}. For requests at {}, the pool grew {}.",
           device(pool.device), stream(one.stream), stream(one.stream), time_text(one.time),
           format_bytes(one.pending), format_bytes(one.held), freed_words(one.freed, one.free_site),
-          line(one.site), times(one.times), format_bytes(one.grown));
+          line(one.site), growth_of_pool(one));
       text += chain_clause(one.stream, one.time);
       Finding& finding = add(Finding::Kind::blocked_reuse, one.time, std::move(text));
       finding.device = pool.device;
       finding.line = one.freed;
     }
+  }
+  [[nodiscard]] std::string growth_of_pool(const BlockedReuse& one) const {
+    if (one.times == 1) return "by " + format_bytes(one.grown);
+    return fmt::format("{}{} times, by {} in total", has_all_growths_ ? "" : "at least ", one.times,
+                       format_bytes(one.grown));
   }
   /// Where freed memory came from. Frees by a destructor have no line.
   [[nodiscard]] std::string freed_words(const Finding::Line& freed, std::uint32_t free_site) const {
@@ -409,6 +417,7 @@ class Rules {
   const TraceSummary& summary_;
   Findings& findings_;
   std::vector<std::uint64_t> peak_live_;  // by device
+  bool has_all_growths_ = true;           // not only those with the most pending memory
 };
 
 }  // namespace

@@ -115,13 +115,14 @@ function paintBlockColors(chart) {
   const shades = shadesOf(theme.layers);
   const fadedShades = shadesOf(theme.layers.map(faded));
   const empty = pixelOf(theme.empty);
+  const hasLine = shown.line !== null;
   for (let at = 0; at < ids.length; ++at) {
     const id = ids[at];
     if (id === 0) {
       pixels[at] = empty;
     } else {
       const block = (id & ~EDGE) - 1;
-      const isFaded = shown.line !== null && !isPicked(block);
+      const isFaded = hasLine && !isPicked(block);
       pixels[at] = (isFaded ? fadedShades : shades)[
           layerOf[tag[block]] * 4 + (id & EDGE ? 3 : block % 3)];
     }

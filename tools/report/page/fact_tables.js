@@ -47,7 +47,8 @@ function showRefusals() {
     return;
   }
   const limitOf = ({limit, backing}) => limit === 0 ? 'unknown'
-      : `${limit === null ? 'none' : formatBytes(limit)}, ${backing}`;
+      : element('span', {}, limit === null ? 'none' : formatBytes(limit), element('br'),
+                `in ${backing}`);
   const liveThen = (row) => row.tags.slice(0, 4).map((entry) =>
       `${tagName(entry.tag)} ${formatBytes(entry.bytes)}`).join(', ') +
       (row.tags.length > 4 ? `, and ${plural(row.tags.length - 4, 'more tag')}` : '');
@@ -56,7 +57,9 @@ function showRefusals() {
   const caption = plural(facts.refused, 'refused request') +
       (facts.refused > known ? `, of which the first ${formatCount(known)} are shown` : '');
   place.replaceChildren(makeTable(caption, [
-    timeColumn('First at'), ...ifAny({...numberColumn('Times', (row) => row.times, formatCount)}),
+    timeColumn('First at'),
+    ...(rows.some((row) => row.times > 1)
+        ? [numberColumn('Times', (row) => row.times, formatCount)] : []),
     {...bytesColumn('Asked for', (row) => row.bytes), show: (row) => row.least === row.bytes
         ? formatBytes(row.bytes) : `${formatBytes(row.least)} to ${formatBytes(row.bytes)}`},
     tagColumn(), siteColumn('At'), ...deviceColumns(),
