@@ -55,7 +55,7 @@ std::uint64_t BudgetRecorder::next_time_ns() noexcept {
 void BudgetRecorder::record(std::size_t used_bytes, std::uint64_t time_ns, bool is_end) noexcept {
   trace::record(trace::EventKind::budget_use,
                 {.block = number_,
-                 .address = budget_.has_limit() ? budget_.limit_bytes() : trace::no_budget_limit,
+                 .address = budget_.has_limit() ? budget_.limit_bytes() : trace::no_limit,
                  .bytes = used_bytes,
                  .text = budget_.path(),
                  .text_cache = &path_,

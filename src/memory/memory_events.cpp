@@ -40,9 +40,15 @@ void record_free(const RecordedResource& to, const Block& block, Tag tag, Mark m
 }
 
 void record_refusal(const RecordedResource& by, const Request& request, std::size_t held_bytes,
-                    const Failure& why) noexcept {
+                    const Failure& why, std::optional<RecordedLimit> limit) noexcept {
   // A request for recycled memory is a question of a budget, which has other ways to serve it.
   if (request.only_recycled) return;
+  if (limit) {
+    trace::EventFacts facts = facts_of(by);
+    facts.bytes = limit->bytes != 0 ? limit->bytes : trace::no_limit;
+    facts.detail = static_cast<std::uint8_t>(limit->backing);
+    trace::record(trace::EventKind::limit, facts);
+  }
   trace::EventFacts facts = facts_of(by);
   facts.stream = request.stream.id().value();
   facts.bytes = request.bytes;

@@ -7,9 +7,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "tern/core/error.hpp"
 #include "tern/memory/resource.hpp"
+#include "trace/memory_event.hpp"
 
 namespace tern {
 
@@ -30,8 +32,13 @@ void record_allocation(const RecordedResource& from, const Block& block, const R
 /// resource does not know this point, the mark has no sequence number.
 void record_free(const RecordedResource& to, const Block& block, Tag tag, Mark mark,
                  const CallSite& site, std::uint64_t time_ns = 0) noexcept;
+/// Why a pool could not grow for a request.
+struct RecordedLimit {
+  std::size_t bytes = 0;  // 0: none
+  trace::Backing backing = trace::Backing::unknown;
+};
 void record_refusal(const RecordedResource& by, const Request& request, std::size_t held_bytes,
-                    const Failure& why) noexcept;
+                    const Failure& why, std::optional<RecordedLimit> limit = {}) noexcept;
 void record_held(const RecordedResource& by, std::size_t held_bytes, std::size_t live_bytes,
                  std::size_t pending_bytes) noexcept;
 

@@ -56,10 +56,11 @@ enum class EventKind : std::uint8_t {
                    // sequence numbers up to this one, or 0: address is an event of the program
   host_call,       // a host function was submitted to `stream`
   stream_end,      // `stream` was destroyed; its work may still run
+  limit,           // a pool is about to refuse a request; bytes: its limit, detail: Backing
 };
-inline constexpr std::uint8_t event_kinds = static_cast<std::uint8_t>(EventKind::stream_end) + 1;
-/// Stands for "no limit" in the events of a budget.
-inline constexpr std::uint64_t no_budget_limit = ~std::uint64_t{0};
+inline constexpr std::uint8_t event_kinds = static_cast<std::uint8_t>(EventKind::limit) + 1;
+/// Stands for "no limit" in the events of budgets and pools.
+inline constexpr std::uint64_t no_limit = ~std::uint64_t{0};
 
 /// Returns whether this version knows the kind.
 [[nodiscard]] constexpr bool is_event_kind(std::uint8_t kind) noexcept {
@@ -69,6 +70,13 @@ inline constexpr std::uint64_t no_budget_limit = ~std::uint64_t{0};
 enum class CopyShape : std::uint8_t {
   contiguous,
   rows,  // rows with gaps between them: the copied bytes are not one range
+};
+
+/// How a pool holds its memory.
+enum class Backing : std::uint8_t {
+  unknown,
+  pages,     // pages that can be put together anywhere
+  segments,  // contiguous allocations of the driver
 };
 
 /// How a stream is ordered with streams that it does not wait for.

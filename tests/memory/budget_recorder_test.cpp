@@ -104,7 +104,7 @@ TEST_F(RecordedBudgets, HaveTheirLimits) {
   budget->set_limit(BudgetLimit::bytes(0));
   std::vector<std::uint64_t> limits;
   for (const MemoryEvent& event : events_of(stop(), "changing")) limits.push_back(event.address);
-  EXPECT_EQ(limits, (std::vector<std::uint64_t>{1000, trace::no_budget_limit, 0}));
+  EXPECT_EQ(limits, (std::vector<std::uint64_t>{1000, trace::no_limit, 0}));
 }
 
 TEST_F(RecordedBudgets, EndWhenTheyAreDestroyed) {

@@ -858,5 +858,30 @@ TEST(PoolEdges, FreesSegmentsForALargerOne) {
   pool.deallocate(*all, {});
 }
 
+TEST(PoolEdges, ARefusalInPiecesNamesWhatThePoolHoldsAndMayGrowBy) {
+  const Device device = sim::open({.memory_bytes = 512 * mib});
+  PoolResource pool(device, {.limit_bytes = 200 * mib, .backing = PoolBacking::segments});
+  // Two segments of 64 MiB, each with a live block of 4 MiB at its beginning.
+  std::vector<Block> live, freed;
+  for (int i = 0; i < 2; ++i) {
+    live.push_back(pool.allocate({.bytes = 4 * mib}));
+    freed.push_back(pool.allocate({.bytes = 60 * mib}));
+  }
+  for (const Block& block : freed) pool.deallocate(block, {});
+  ASSERT_EQ(pool.pool_statistics().held_bytes, 128 * mib);
+  const Result<Block> large = pool.try_allocate({.bytes = 96 * mib});
+  ASSERT_FALSE(large);
+  EXPECT_EQ(large.failure().text(),
+            "a pool on 'sim:0' cannot allocate 96.0 MiB in one piece: 8.0 MiB of "
+            "128.0 MiB held are in use, the largest free piece has 60.0 MiB, and the limit of "
+            "200.0 MiB allows 72.0 MiB more, so at most 72.0 MiB fit. Ask for less at a time, or "
+            "raise the limit.");
+  // The number is right.
+  const Result<Block> most = pool.try_allocate({.bytes = 72 * mib});
+  ASSERT_TRUE(most) << most.failure().text();
+  for (const Block& block : live) pool.deallocate(block, {});
+  pool.deallocate(*most, {});
+}
+
 }  // namespace
 }  // namespace tern

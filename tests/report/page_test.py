@@ -85,7 +85,7 @@ class Page(unittest.TestCase):
         return cls.driver.execute_script(script, *arguments)
 
     def setUp(self):
-        self.js("ternReport.resetView()")
+        self.js("ternReport.resetView(); ternReport.setLine(null)")
 
     def tearDown(self):
         self.assertEqual(self.driver.get_log("browser"), [])
@@ -363,8 +363,8 @@ class SmallPage(Page):
         self.assertIn(facts["peaks"][0]["text"], self.text_of("peaks"))
         self.assertIn("mlp activations", self.text_of("at-peak"))
         self.assertIn("src/mlp.cpp:77 in Mlp::forward", self.text_of("at-peak"))
-        for part in ("1.5 GiB", "evaluation", "src/evaluate.cpp:51", "out_of_budget",
-                     "optimizer state 192.0 MiB"):
+        for part in ("1.5 GiB", "evaluation", "src/evaluate.cpp:51", "out of memory",
+                     "2.0 GiB", "in segments", "optimizer state 192.0 MiB"):
             self.assertIn(part, self.text_of("refusals"))
         self.assertIn("src/metrics.cpp:29 in Metrics::record", self.text_of("leaks"))
         for part in ("to the device", "to the host", "GB/s"):
@@ -382,7 +382,7 @@ class SmallPage(Page):
 
     def test_selects_a_block_in_the_table(self):
         self.driver.execute_async_script("setTimeout(arguments[0], 300)")
-        button = self.driver.find_element(By.CSS_SELECTOR, "#largest td button")
+        button = self.driver.find_element(By.CSS_SELECTOR, "#block-list td button")
         self.js("arguments[0].click()", button)
         self.assertIn("src/model.cpp:88 in Model::Model", self.text_of("block"))
         self.assertIn("167,772,160 bytes", self.text_of("block"))
@@ -390,18 +390,116 @@ class SmallPage(Page):
     def test_shows_what_stands_out(self):
         self.assertIn("Keeps growing. cuda:0: memory that src/metrics.cpp:29 allocates keeps",
                       self.text_of("findings"))
-        self.js("ternReport.setDevice(0); ternReport.setView(0, 1000)")
+        self.assertIn("What to do: Free the blocks.", self.text_of("findings"))
+        self.js("ternReport.setDevice(0); ternReport.setMode('state'); ternReport.setView(0, 1000)")
         self.js("document.querySelector('#findings button').click()")
         self.assertEqual(self.js("return document.getElementById('device').value"), "1")
         self.assertEqual(self.view(), {"begin": 0, "end": self.sample.facts["duration"]})
+        self.assertEqual(self.js("return ternReport.shown()"),
+                         {"mode": "tag", "device": 1, "line": {"tag": 8, "site": 9}})
+        self.assertIn("src/metrics.cpp:29 in Metrics::record (metrics)",
+                      self.text_of("memory-legend"))
+
+    def test_shows_the_worst_moment_of_a_finding(self):
+        self.js("document.querySelectorAll('#findings button')[1].click()")
+        self.assertEqual(self.js("return ternReport.shown()"),
+                         {"mode": "state", "device": 1, "line": {"tag": 7, "site": 8}})
+        self.check_moment(2_000_000)
+        self.js("document.querySelector('#peaks button').click()")
+        self.assertEqual(self.js("return ternReport.shown()"),
+                         {"mode": "state", "device": 1, "line": None})
+        self.check_moment(3_000_000)
+
+    def check_moment(self, time):
+        view = self.view()
+        self.assertLess(view["begin"], time)
+        self.assertGreater(view["end"], time)
+        self.assertLess(self.span(), self.sample.facts["duration"] / 5)
+
+    def image_of(self, identifier):
+        self.js("ternReport.redraw()")
+        return self.js("return document.getElementById(arguments[0]).toDataURL()", identifier)
+
+    def listed(self, column):
+        """The numbers of a column of the list of blocks, once it is up to date."""
+        self.driver.execute_async_script("setTimeout(arguments[0], 300)")
+        return self.js("return [...document.querySelectorAll('#block-list tbody tr')].map((row) =>"
+                       "row.cells[arguments[0]].textContent)", column)
+
+    def test_highlights_and_lists_the_blocks_of_a_line(self):
+        self.js("ternReport.setMode('tag')")
+        before = [self.image_of(identifier) for identifier in ("memory", "map")]
+        facts = self.sample.facts
+        row = self.js("const row = document.querySelectorAll('#leaks tbody tr')[0];"
+                      "row.querySelector('button.line').click(); return row.textContent")
+        self.assertIn("src/metrics.cpp:29", row)
+        for identifier, image in zip(("memory", "map"), before):
+            self.assertNotEqual(self.image_of(identifier), image)
+        self.assertIn("src/metrics.cpp:29 in Metrics::record (metrics)", self.text_of("picked"))
+        self.assertEqual(set(self.listed(1)), {"metrics"})
+        blocks = [block for block in self.sample.blocks if block[4] == 8]
+        self.assertIn(f"{len(blocks)} blocks in view, the oldest first", self.text_of("block-list"))
+        first = self.js("return Number(document.querySelector('#block-list tbody tr').dataset.block)")
+        self.assertEqual(self.sample.blocks[first], blocks[0])
+        # The line has a layer of its own at the bottom of the chart.
+        live = sum(block[2] for block in blocks
+                   if block[0] <= facts["peaks"][0]["time"] and block[1] is None)
+        shown = self.js("return document.querySelector('#memory-legend .value').textContent")
+        self.assertEqual(shown, f"{live / sample_report.MIB:.1f} MiB")
+        self.js("document.getElementById('picked-none').click()")
+        self.assertIsNone(self.js("return ternReport.shown().line"))
+        self.assertEqual([self.image_of(identifier) for identifier in ("memory", "map")], before)
+
+    def test_highlights_a_tag_of_the_legend(self):
+        self.js("ternReport.setMode('tag')")
+        button = "[...document.querySelectorAll('#map-legend button')].find((one) =>" \
+                 "one.textContent === 'batch').click()"
+        self.js(button)
+        self.assertEqual(self.js("return ternReport.shown().line"), {"tag": 7, "site": -1})
+        self.assertEqual(set(self.listed(1)), {"batch"})
+        self.js(button)
+        self.assertIsNone(self.js("return ternReport.shown().line"))
+        self.assertGreater(len(set(self.listed(1))), 1)
+
+    def test_draws_host_functions(self):
+        (time, took, *_), *_, (last, *_) = self.sample.calls
+        for begin, at, over in ((time, time + took / 2, f"{(time + took) / 1e6:.2f}"[:4]),
+                                (last, last + took, "no")):
+            self.js("ternReport.setView(arguments[0] - 500000, arguments[0] + 1500000)", begin)
+            x = self.js("return ternReport.mapPoint(arguments[0], arguments[1], 1).x", at,
+                        self.sample.blocks[0][3])
+            texts = [self.hover("streams", x, y) for y in range(60, 200, 6)]
+            found = [text for text in texts if text.startswith("Host function")]
+            self.assertTrue(found, texts)
+            self.assertIn("src/checkpoint.cpp:90", found[0])
+            self.assertIn(over, found[0].split("Seen to be over")[1])
+        self.assertIn("host function", self.text_of("streams-legend"))
+
+    def test_tables_do_not_break_words(self):
+        for width in (1200, 900):
+            self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+                "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})
+            broken = self.js("""
+                const broken = [];
+                for (const cell of document.querySelectorAll('#refusals td.words:not(.site)')) {
+                  const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+                  while (texts.nextNode()) {
+                    for (const word of texts.currentNode.data.matchAll(/[a-z_]+/g)) {
+                      const range = document.createRange();
+                      range.setStart(texts.currentNode, word.index);
+                      range.setEnd(texts.currentNode, word.index + word[0].length);
+                      if (range.getClientRects().length > 1) broken.push(word[0]);
+                    }
+                  }
+                }
+                return broken;""")
+            self.assertEqual(broken, [])
+        self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
     def test_goes_to_the_moment_of_a_row(self):
-        button = self.driver.find_element(By.CSS_SELECTOR, "#blocked td button")
+        button = self.driver.find_element(By.CSS_SELECTOR, "#blocked td button:not(.line)")
         self.js("arguments[0].click()", button)
-        view = self.view()
-        self.assertLess(view["begin"], 2_000_000)
-        self.assertGreater(view["end"], 2_000_000)
-        self.assertLess(self.span(), self.sample.facts["duration"] / 5)
+        self.check_moment(2_000_000)
 
     def test_shows_growth_blocked_memory_waits_and_moves(self):
         for identifier, parts in (

@@ -36,7 +36,9 @@ class Planted(unittest.TestCase):
                               text=True).stdout
         self.assertIn("\nWhat stands out:\n", text)
         part = text.split("\nWhat stands out:\n")[1].split("\n\n")[0]
-        return [line.removeprefix("  - ") for line in part.splitlines()]
+        lines = part.splitlines()
+        self.assertTrue(all(line.startswith("    What to do: ") for line in lines[1::2]), part)
+        return [line.removeprefix("  - ") for line in lines[::2]]
 
     def check_line(self, program, comment, sentence):
         self.assertTrue(any(line in sentence for line in line_of(program, comment)), sentence)
@@ -57,7 +59,7 @@ class Planted(unittest.TestCase):
         findings = self.findings_of("leak")
         self.assertEqual(len(findings), 1, findings)
         self.assertIn("tagged 'history'", findings[0])
-        self.assertIn("2.5 MiB in the last, in 40 blocks, none of which was freed", findings[0])
+        self.assertIn("to 2.5 MiB in 40 blocks, and none of it was freed.", findings[0])
         self.check_line("leak", "never freed", findings[0])
 
     def test_a_refusal_because_of_fragmentation(self):
@@ -72,8 +74,12 @@ class Planted(unittest.TestCase):
     def test_a_stream_that_blocks_reuse(self):
         findings = self.findings_of("blocking_stream")
         self.assertEqual(len(findings), 1, findings)
-        self.assertIn("stream 'upload' had not passed the frees at", findings[0])
+        for part in ("memory freed on stream 'upload' could not be reused because 'upload' was still"
+                     " behind", "mostly memory tagged 'result', allocated at",
+                     "'upload' had to call a host function, submitted at"):
+            self.assertIn(part, findings[0])
         self.check_line("blocking_stream", "the stream is behind", findings[0])
+        self.check_line("blocking_stream", "the host function", findings[0])
         self.check_line("blocking_stream", "new memory", findings[0])
 
 

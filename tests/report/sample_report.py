@@ -22,7 +22,8 @@ NEVER = None
 
 BLOCK_COLUMNS = ("begin", "life", "bytes", "address", "tag", "stream", "free_stream", "site",
                  "free_site", "resource")
-DELTA = {"block_begin", "hold_time", "pending_time", "copy_time", "launch_time", "wait_time", "range_begin"}
+DELTA = {"block_begin", "hold_time", "pending_time", "copy_time", "launch_time", "wait_time",
+         "call_time", "range_begin"}
 ZIGZAG = {"block_address"}
 KIND_COLUMNS = ("bytes", "tag", "stream", "free_stream", "site", "free_site", "resource")
 
@@ -94,7 +95,7 @@ class Sample:
         self.now = 0
         self.blocks, self.holds, self.copies = [], [], []
         self.pending, self.pending_bytes = [], 0
-        self.launches, self.waits, self.ranges = [], [], []
+        self.launches, self.waits, self.calls, self.ranges = [], [], [], []
         self.arenas = [Arena(0x7E10_0000_0000, 64 * MIB), Arena(0x7F40_0000_0000, 256 * MIB),
                        Arena(0x7F42_4000_0000, 32 * MIB)]
         self.facts = {}
@@ -237,6 +238,8 @@ def save_checkpoint(sample, step):
         took = sample.copy(16 * MIB, 1, COPY, 10, 1, rate=20)
         sample.now += took
     sample.waits.append((begin, sample.now - begin, HOST, COPY, 10))
+    # A function of the host writes the file. The program sees only the first one end.
+    sample.calls.append((sample.now, 0 if step > 4 else 400_001, COPY, 10))
     sample.free(staging, 10, HOST)
     sample.ranges.append((begin, sample.now - begin, 2, 1, KERNELS.index("checkpoint")))
 
@@ -244,8 +247,9 @@ def save_checkpoint(sample, step):
 def refuse(sample):
     sample.facts["refusals"] = [{
         "time": sample.now, "device": 1, "resource": POOL, "bytes": 1536 * MIB, "tag": 12,
-        "site": 13, "stream": COMPUTE, "error": "out_of_budget", "pending": 0,
-        "largest_free": 96 * MIB, "is_served_later": False}]
+        "site": 13, "stream": COMPUTE, "error": "out_of_memory", "pending": 0,
+        "largest_free": 96 * MIB, "limit": 2048 * MIB, "backing": "segments",
+        "is_served_later": False}]
     sample.pass_time(5_000, 9_000)
 
 
@@ -333,12 +337,20 @@ def build(blocks=3000, layers=8, hostile=False, seed=7):
         "streams": [{"name": "host", "device": 0}, {"name": "compute", "device": 1},
                     {"name": "copy", "device": 1}],
         "refusals": [],
-        "findings": [{"kind": "keeps growing", "device": 1, "time": 1 << 40,
-                      "text": "cuda:0: memory that src/metrics.cpp:29 allocates keeps growing."}],
-        "growing": [{"device": 1, "tag": 8, "site": 9, "growth": 7 * MIB, "bytes": 8 * MIB,
+        "findings": [{"kind": "keeps growing", "device": 1, "time": 1 << 40, "mode": "tag",
+                      "is_whole": True, "line": {"tag": 8, "site": 9},
+                      "text": "cuda:0: memory that src/metrics.cpp:29 allocates keeps growing.",
+                      "advice": "Free the blocks."},
+                     {"kind": "blocked reuse", "device": 1, "time": 2_000_000, "mode": "state",
+                      "is_whole": False, "line": {"tag": 7, "site": 8},
+                      "text": "cuda:0: memory freed on stream 'copy' could not be reused.",
+                      "advice": "Let the stream wait for less."}],
+        "held_peaks": [{"device": 1, "time": 3_000_000, "text": "cuda:0: pools held the most."}],
+        "growing": [{"device": 1, "tag": 8, "site": 9, "growth": 7 * MIB, "first": MIB, "bytes": 8 * MIB,
                      "floors": [at * MIB for at in range(8)], "blocks": 40, "kept": 40}],
         "blocked": [{"time": 2_000_000, "times": 3, "grown": 64 * MIB, "pending": 48 * MIB,
-                     "device": 1, "tag": 7, "site": 8, "stream": COPY, "free_site": 14}],
+                     "device": 1, "tag": 7, "site": 8, "stream": COPY, "freed_tag": 7, "freed_site": 8,
+                     "free_site": 14}],
         "moves": [{"reason": "device_read", "calls": 7, "bytes": 42 * MIB}],
         "evictions": [{"tag": 10, "site": 13, "calls": 5, "sum": 30 * MIB}],
         "kept_copies": [{"tag": 10, "site": 13, "times": 2, "bytes": 6 * MIB}],
@@ -361,7 +373,7 @@ def build(blocks=3000, layers=8, hostile=False, seed=7):
     facts["duration"] = sample.now
     facts["events"] = (len(sample.blocks) + sum(block[1] is not NEVER for block in sample.blocks)
                        + len(sample.copies) + len(sample.launches) + len(sample.waits))
-    for name in ("copies", "launches", "waits", "ranges"):
+    for name in ("copies", "launches", "waits", "calls", "ranges"):
         getattr(sample, name).sort(key=lambda row: row[0])
     facts["peaks"] = [find_peak(sample, device) for device in (1, 0)]
     for refusal in facts["refusals"]:
@@ -407,7 +419,7 @@ def empty():
         "devices": [{"name": "host"}], "resources": [], "tags": ["untagged"],
         "sites": ["unknown"], "kernels": [], "streams": [{"name": "host", "device": 0}],
         "peaks": [], "refusals": [], "leaks": [], "transfers": [], "findings": [], "growing": [],
-        "blocked": [], "moves": [], "evictions": [], "kept_copies": [],
+        "blocked": [], "held_peaks": [], "moves": [], "evictions": [], "kept_copies": [],
         "checker_findings": [], "budgets": [], "budget_waits": [], "wait_sums": [],
         "refused": 0, "served_later": 0}
     return sample
@@ -432,6 +444,7 @@ def columns_of(sample):
                              "copy_stream", "copy_site", "copy_tag")),
             (sample.launches, ("launch_time", "launch_stream", "launch_kernel", "launch_site")),
             (sample.waits, ("wait_time", "wait_took", "wait_stream", "wait_for", "wait_site")),
+            (sample.calls, ("call_time", "call_took", "call_stream", "call_site")),
             (sample.ranges, ("range_begin", "range_took", "range_depth", "range_thread",
                              "range_name"))):
         for at, name in enumerate(names):

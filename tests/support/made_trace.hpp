@@ -62,7 +62,10 @@ class MadeTrace {
     event.block = block;
     event.address = of.address;
     event.stream = stream;
+    event.extra = made_.events.size();
   }
+  /// The program sees that the stream has passed all its work.
+  void pass(std::uint64_t stream) { add(trace::EventKind::done_seen, 0).stream = stream; }
   void hold(std::uint64_t bytes, std::uint64_t pending) {
     add(trace::EventKind::hold, bytes).block = pending;
   }

@@ -81,6 +81,12 @@ TEST_F(JsonReport, HasThePeaksOfDevicesAndResources) {
                   {"held_at_peak_bytes", 3 * gib + 1},
                   {"peak_held_bytes", 5 * gib},
                   {"live_at_end_bytes", gib + 3},
+                  {"held_peak",
+                   {{"time_ns", 50},
+                    {"live_bytes", gib + 3},
+                    {"pending_bytes", 0},
+                    {"free_bytes", 4 * gib - 3},
+                    {"largest_free_bytes", gib}}},
                   {"tags_at_peak",
                    Json::array({{{"tag", "weights"}, {"bytes", 2 * gib + 3}, {"blocks", 2}}})}}})));
   EXPECT_EQ(seen["resources"], (Json::array({{{"resource", "pool"},

@@ -164,7 +164,7 @@ TEST(LiveMemory, ShowsBudgetsWithTheirShares) {
   names.define(trace::DefinitionKind::text, 2, {"process"});
   LiveMemory memory;
   memory.add(use(1, 1, 512, 2048), MemoryTrace());
-  memory.add(use(2, 1, 512, trace::no_budget_limit), MemoryTrace());
+  memory.add(use(2, 1, 512, trace::no_limit), MemoryTrace());
   memory.add(use(3, 1, 1024, 0), MemoryTrace());
   const std::string text = live_text(memory, names);
   EXPECT_NE(text.find("budget                           used        limit      share\n"

@@ -95,7 +95,7 @@ TEST_F(SummaryOf, BudgetsAgreeWithTheirPeaks) {
   ASSERT_EQ(seen.budgets.size(), 2u);
   EXPECT_EQ(seen.budgets[0].path, "process");
   EXPECT_EQ(seen.budgets[0].highest, process->peak_bytes());
-  EXPECT_EQ(seen.budgets[0].limit, trace::no_budget_limit);
+  EXPECT_EQ(seen.budgets[0].limit, trace::no_limit);
   EXPECT_EQ(seen.budgets[0].refused, 0u);
   EXPECT_EQ(seen.budgets[1].path, "process/task");
   EXPECT_EQ(seen.budgets[1].count, 3u);
@@ -322,6 +322,31 @@ TEST_F(SummaryOf, ARefusalNamesWhatWasLive) {
   EXPECT_EQ(seen.refusals[1].error, "out_of_budget 'small'");
   EXPECT_NE(text_report(seen).find("4.0 MiB (tag 'batch')"), std::string::npos);
   pool.deallocate(weights, stream);
+}
+
+TEST_F(SummaryOf, ARefusalOfAPoolKnowsItsLimitAndItsBacking) {
+  const Device device = sim::open({.memory_bytes = 64 * mib});
+  for (const PoolBacking backing : {PoolBacking::pages, PoolBacking::segments}) {
+    PoolResource pool(device, {.limit_bytes = 8 * mib, .backing = backing});
+    EXPECT_FALSE(pool.try_allocate({.bytes = 9 * mib}));
+    pool.set_limit(0);
+    EXPECT_FALSE(pool.try_allocate({.bytes = 1 * gib}));
+  }
+  DirectResource direct(device);
+  EXPECT_FALSE(direct.try_allocate({.bytes = 1 * gib}));
+  const TraceSummary seen = summary();
+  ASSERT_EQ(seen.refusals.size(), 5u);
+  for (const std::size_t i : {0u, 2u}) {
+    EXPECT_EQ(seen.refusals[i].limit, 8 * mib);
+    EXPECT_EQ(seen.refusals[i + 1].limit, trace::no_limit);
+    EXPECT_EQ(name(seen.refusals[i].backing), i == 0 ? "pages" : "segments");
+  }
+  EXPECT_EQ(seen.refusals[4].limit, 0u);
+  EXPECT_EQ(name(seen.refusals[4].backing), "");
+  EXPECT_NE(text_report(seen).find("0 B were live, limit 8.0 MiB"), std::string::npos)
+      << text_report(seen);
+  EXPECT_NE(json_report(seen).find("\"limit_bytes\": 8388608"), std::string::npos);
+  EXPECT_NE(json_report(seen).find("\"limit_bytes\": null"), std::string::npos);
 }
 
 TEST_F(SummaryOf, ARefusalKnowsTheLargestFreeRange) {

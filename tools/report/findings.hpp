@@ -4,7 +4,9 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,28 +29,42 @@ struct Finding {
   };
   static constexpr std::size_t kinds = 8;
 
+  /// Blocks with one tag that one line allocated.
+  struct Line {
+    std::uint32_t tag = 0, site = 0;
+
+    bool operator==(const Line&) const = default;
+  };
+
   Kind kind = Kind::refused;
   std::string text;
-  /// Where to look: a moment of the trace, or its end for what the whole trace shows; and a device
-  /// if one is concerned.
+  /// Where to look: the worst moment, or the end of the trace for what only the whole trace shows;
+  /// and a device and the blocks of a line, if they are concerned.
   std::uint64_t time = 0;
-  std::uint32_t device = 0;
-  bool has_device = true;
+  std::optional<std::uint32_t> device = {};
+  std::optional<Line> line = {};
 };
 
 /// Returns a word for tables and tests, such as "fragmented".
 [[nodiscard]] std::string_view name(Finding::Kind kind) noexcept;
+/// Returns a sentence: what to do.
+[[nodiscard]] std::string_view advice(Finding::Kind kind) noexcept;
 
-/// Times at which a pool grew while one stream had not passed memory that was freed on it. One row
-/// for each line that freed and each line that asked.
+/// Times at which a pool grew while memory of one stream was pending. One row for each line that
+/// asked.
 struct BlockedReuse {
-  std::uint64_t first_time = 0, times = 0, grown = 0;
-  /// Bytes of the growth that the pending memory could have served.
-  std::uint64_t avoidable = 0;
-  /// The most that was pending at one time, in ranges that the request would have fit into.
-  std::uint64_t pending = 0;
+  std::uint64_t times = 0, grown = 0;
+  /// The most that was pending when the pool grew, in ranges that the request would have fit into;
+  /// when this was, and what the pool held then.
+  std::uint64_t pending = 0, time = 0, held = 0;
   std::uint32_t resource = 0, tag = 0, site = 0;  // of the requests
-  std::uint32_t stream = 0, free_site = 0;
+  std::uint32_t stream = 0;
+  /// Most of the pending memory: its tag, and the lines that allocated it and freed it.
+  Finding::Line freed = {};
+  std::uint32_t free_site = 0;
+
+  /// The pending memory could have served this much of the growth.
+  [[nodiscard]] std::uint64_t avoidable() const noexcept { return std::min(grown, pending); }
 };
 
 /// What the rules look at, and what they found.

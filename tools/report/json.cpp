@@ -1,5 +1,6 @@
 // The report as JSON: docs/guide/reports.md describes its fields.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "tools/report/findings.hpp"
+#include "tools/report/held_peak.hpp"
 #include "tools/report/trace_summary.hpp"
 
 namespace tern::tools {
@@ -55,8 +57,11 @@ class JsonReport {
  private:
   [[nodiscard]] Json findings() const {
     return list_of(Findings(summary_).all, [this](const Finding& one) {
-      Json finding = {{"kind", name(one.kind)}, {"text", one.text}, {"time_ns", one.time}};
-      if (one.has_device) finding["device"] = summary_.devices[one.device];
+      Json finding = {{"kind", name(one.kind)},
+                      {"text", one.text},
+                      {"advice", advice(one.kind)},
+                      {"time_ns", one.time}};
+      if (one.device) finding["device"] = summary_.devices[*one.device];
       return finding;
     });
   }
@@ -66,14 +71,24 @@ class JsonReport {
     });
   }
   [[nodiscard]] Json devices() const {
-    return list_of(summary_.peaks, [this](const TraceSummary::Peak& one) {
-      return Json{{"device", summary_.devices[one.device]},
-                  {"peak_live_bytes", one.live},
-                  {"peak_time_ns", one.time},
-                  {"held_at_peak_bytes", one.held},
-                  {"peak_held_bytes", one.peak_held},
-                  {"live_at_end_bytes", one.live_at_end},
-                  {"tags_at_peak", tags(one.tags)}};
+    const std::vector<HeldPeak> held = held_peaks(summary_);
+    return list_of(summary_.peaks, [&](const TraceSummary::Peak& one) {
+      Json device = {{"device", summary_.devices[one.device]},
+                     {"peak_live_bytes", one.live},
+                     {"peak_time_ns", one.time},
+                     {"held_at_peak_bytes", one.held},
+                     {"peak_held_bytes", one.peak_held},
+                     {"live_at_end_bytes", one.live_at_end},
+                     {"tags_at_peak", tags(one.tags)}};
+      const auto peak = std::ranges::find(held, one.device, &HeldPeak::device);
+      if (peak != held.end()) {
+        device["held_peak"] = {{"time_ns", peak->time},
+                               {"live_bytes", peak->live},
+                               {"pending_bytes", peak->pending},
+                               {"free_bytes", peak->free},
+                               {"largest_free_bytes", peak->largest_free}};
+      }
+      return device;
     });
   }
   [[nodiscard]] Json resources() const {
@@ -115,17 +130,20 @@ class JsonReport {
     });
   }
   [[nodiscard]] Json refusal(const TraceSummary::Refusal& one) const {
-    return {{"time_ns", one.time},
-            {"device", summary_.devices[one.device]},
-            {"requested_bytes", one.bytes},
-            {"error", one.error},
-            {"tag", summary_.tags[one.tag]},
-            {"site", summary_.sites[one.site]},
-            {"live_bytes", one.live},
-            {"held_bytes", one.held},
-            {"pending_bytes", one.pending},
-            {"largest_free_bytes", one.largest_free},
-            {"is_served_later", one.is_served_later}};
+    Json row = {{"time_ns", one.time},
+                {"device", summary_.devices[one.device]},
+                {"requested_bytes", one.bytes},
+                {"error", one.error},
+                {"tag", summary_.tags[one.tag]},
+                {"site", summary_.sites[one.site]},
+                {"live_bytes", one.live},
+                {"held_bytes", one.held},
+                {"pending_bytes", one.pending},
+                {"largest_free_bytes", one.largest_free},
+                {"is_served_later", one.is_served_later}};
+    if (one.limit > 0) row["limit_bytes"] = one.limit == trace::no_limit ? Json() : Json(one.limit);
+    if (!name(one.backing).empty()) row["backing"] = name(one.backing);
+    return row;
   }
   [[nodiscard]] Json not_freed() const {
     return list_of(summary_.leaks, [this](const TraceSummary::Leak& one) {

@@ -13,16 +13,22 @@ constexpr std::size_t min_rises = LineGrowth::parts - 2;
 struct Line {
   LineGrowth growth;
   std::size_t part = 0;
+  std::uint64_t last_time = 0;  // of an allocation
 
   /// Enters a part. The parts in between saw no change.
   void enter(std::size_t now) {
+    if (part < now && growth.first_blocks == 0) {
+      growth.first_time = last_time;
+      growth.first_bytes = growth.bytes;
+      growth.first_blocks = growth.blocks;
+    }
     while (part < now) growth.floors[++part] = growth.bytes;
   }
   void add(const TraceSummary::Block& block, std::size_t now) {
     enter(now);
+    last_time = block.begin;
     growth.bytes += block.bytes;
     ++growth.blocks;
-    if (block.end == TraceSummary::never) ++growth.kept_blocks;
   }
   void remove(const TraceSummary::Block& block, std::size_t now) {
     enter(now);
@@ -97,7 +103,13 @@ class GrowthFinder {
   void begin(const TraceSummary::Block& block) {
     DeviceCount& device = device_of(block);
     if (is_recorded(block)) ++device.seen;
-    line_of(block).add(block, device.part());
+    Line& line = line_of(block);
+    line.add(block, device.part());
+    if (block.end == TraceSummary::never) {
+      ++line.growth.kept_blocks;
+    } else if (block.end > device.last_allocation) {
+      line.growth.freed_time = std::max(line.growth.freed_time, block.end);
+    }
   }
   void end(const TraceSummary::Block& block) {
     DeviceCount& device = device_of(block);
@@ -111,6 +123,7 @@ class GrowthFinder {
       line.enter(LineGrowth::parts - 1);
       if (!line.keeps_growing()) continue;
       const DeviceCount& device = devices_[line.growth.device];
+      line.growth.time = device.last_allocation;
       line.growth.is_in_loop = 4 * device.frees >= device.allocations;
       found.push_back(line.growth);
     }

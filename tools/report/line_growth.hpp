@@ -20,10 +20,12 @@ struct LineGrowth {
 
   std::uint32_t device = 0, tag = 0, site = 0;
   std::array<std::uint64_t, parts> floors = {};
+  /// Live at the end of the first part in which the line had blocks.
+  std::uint64_t first_time = 0, first_bytes = 0, first_blocks = 0;
   /// Live when the device allocated its last block.
-  std::uint64_t bytes = 0, blocks = 0;
-  /// Of these, what was not freed when the recording ended.
-  std::uint64_t kept_blocks = 0;
+  std::uint64_t time = 0, bytes = 0, blocks = 0;
+  /// Of these, what was not freed when the recording ended, and when the last one was freed.
+  std::uint64_t kept_blocks = 0, freed_time = 0;
   /// The device freed at least a quarter of the blocks that it allocated, before its last
   /// allocation: the program repeats something.
   bool is_in_loop = false;

@@ -24,14 +24,13 @@ class Replay {
       if (summary.blocks[i].end != TraceSummary::never) by_end_.push_back(i);
     }
     std::ranges::stable_sort(by_end_, {}, [&](std::uint32_t i) { return summary.blocks[i].end; });
-    passed_.resize(summary.streams.size());
   }
 
   Obstacles at(const Moment& moment) {
     advance(moment.time);
     Obstacles found;
     const Ranges& ranges = resources_[moment.resource];
-    find_pieces(ranges, found);
+    find_pieces(ranges, moment, found);
     find_pending(ranges, moment, found);
     return found;
   }
@@ -49,13 +48,6 @@ class Replay {
       begin(static_cast<std::uint32_t>(begun_++));
     }
     end_until(time);
-    for (; waits_ < summary_.waits.size() && summary_.waits[waits_].time < time; ++waits_) {
-      const TraceSummary::Wait& wait = summary_.waits[waits_];
-      if (wait.stream != 0 || wait.time + wait.took > time) continue;
-      // A wait for stream 0 is a wait for the whole device.
-      if (wait.waits_for == 0) std::ranges::fill(passed_, wait.time);
-      passed_[wait.waits_for] = wait.time;
-    }
   }
   void end_until(std::uint64_t time) {
     for (; ended_ < by_end_.size() && by_end_[ended_] < begun_ &&
@@ -88,7 +80,7 @@ class Replay {
     ranges[first] = {last, index, true};
   }
 
-  void find_pieces(const Ranges& ranges, Obstacles& found) const {
+  void find_pieces(const Ranges& ranges, const Moment& moment, Obstacles& found) const {
     std::map<std::pair<std::uint32_t, std::uint32_t>, TraceSummary::Share> between;
     std::uint64_t end_before = 0, free_bytes = 0;
     // Live blocks since the last free range of this run of adjacent ranges.
@@ -103,6 +95,10 @@ class Replay {
       end_before = range.end;
       if (range.is_live) {
         if (has_free_before) since.push_back(&block(range));
+        free_bytes = 0;
+        continue;
+      }
+      if (is_pending(range, moment)) {
         free_bytes = 0;
         continue;
       }
@@ -126,13 +122,12 @@ class Replay {
   [[nodiscard]] bool is_pending(const Range& range, const Moment& moment) const {
     if (range.is_live) return false;
     const TraceSummary::Block& freed = block(range);
-    // What the host frees without a stream is free at once.
-    return freed.free_stream != 0 && freed.free_stream != moment.stream &&
-           freed.end > passed_[freed.free_stream];
+    return freed.free_stream != moment.stream && moment.time < freed.pending_until;
   }
   void find_pending(const Ranges& ranges, const Moment& moment, Obstacles& found) const {
-    using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;  // stream, site, tag
-    std::map<Key, TraceSummary::Count> lines;
+    // Bytes by stream, tag, line of the allocation, and line of the free.
+    using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>;
+    std::map<Key, std::uint64_t> lines;
     for (auto at = ranges.begin(); at != ranges.end();) {
       // Adjacent ranges of one stream are one when the stream has passed them.
       auto last = at;
@@ -150,25 +145,24 @@ class Replay {
       for (; at != last; ++at) {
         if (bytes < moment.requested) continue;
         const TraceSummary::Block& freed = block(at->second);
-        TraceSummary::Count& line = lines[{freed.free_stream, freed.free_site, freed.tag}];
-        ++line.calls;
-        line.sum += at->second.end - at->first;
+        lines[{freed.free_stream, freed.tag, freed.site, freed.free_site}] +=
+            at->second.end - at->first;
       }
     }
     std::uint64_t most = 0;
-    for (const auto& [key, line] : lines) {
-      const auto [stream, site, tag] = key;
+    for (const auto& [key, bytes] : lines) {
+      const auto [stream, tag, site, free_site] = key;
       if (found.pending.empty() || found.pending.back().stream != stream) {
         found.pending.push_back({stream, 0, 0, 0, 0});
         most = 0;
       }
       Obstacles::Pending& pending = found.pending.back();
-      pending.bytes += line.sum;
-      pending.blocks += line.calls;
-      if (line.sum <= most) continue;
-      most = line.sum;
-      pending.site = site;
+      pending.bytes += bytes;
+      if (bytes <= most) continue;
+      most = bytes;
       pending.tag = tag;
+      pending.site = site;
+      pending.free_site = free_site;
     }
     std::ranges::stable_sort(found.pending, std::ranges::greater(), &Obstacles::Pending::bytes);
   }
@@ -176,9 +170,7 @@ class Replay {
   const TraceSummary& summary_;
   std::unordered_map<std::uint32_t, Ranges> resources_;
   std::vector<std::uint32_t> by_end_;
-  /// Every free on the stream up to this time was passed.
-  std::vector<std::uint64_t> passed_;
-  std::size_t begun_ = 0, ended_ = 0, waits_ = 0;
+  std::size_t begun_ = 0, ended_ = 0;
 };
 
 }  // namespace

@@ -16,22 +16,27 @@ namespace tern::tools {
 
 /// A request that a resource could not serve from the memory that it held.
 struct Moment {
+  static constexpr std::uint32_t no_stream = UINT32_MAX;
+
   std::uint64_t time = 0, requested = 0;
   std::uint32_t resource = 0, stream = 0;
 };
 
 struct Obstacles {
-  /// Ranges that blocks used before the moment and no block used at the moment.
+  /// Ranges that blocks used before the moment, that no block used at the moment, and that were not
+  /// pending.
   std::uint64_t free_ranges = 0, largest_free = 0;
   /// Live blocks with a free range on both sides, by tag and line, the largest first.
   std::vector<TraceSummary::Share> between = {};
 
-  /// Memory that was freed on a stream that the host had not waited for since. Only ranges that the
-  /// request would have fit into, and not those that the stream of the request freed itself.
+  /// Memory that was pending. Only ranges that the request would have fit into, and not those that
+  /// the stream of the request freed itself.
   struct Pending {
     std::uint32_t stream = 0;
-    std::uint64_t bytes = 0, blocks = 0;
-    std::uint32_t site = 0, tag = 0;  // of the frees with the most bytes
+    std::uint64_t bytes = 0;
+    /// Of the blocks with the most bytes: their tag, the line that allocated them, and the line
+    /// that freed them.
+    std::uint32_t tag = 0, site = 0, free_site = 0;
   };
   std::vector<Pending> pending = {};  // the largest first
 };

@@ -166,6 +166,13 @@ Columns columns_of(const TraceSummary& summary) {
   columns.add("wait_stream", summary.waits, field(&Wait::stream));
   columns.add("wait_for", summary.waits, field(&Wait::waits_for));
   columns.add("wait_site", summary.waits, field(&Wait::site));
+  using HostCall = TraceSummary::HostCall;
+  columns.add("call_time", summary.host_calls, field(&HostCall::time), delta);
+  columns.add("call_took", summary.host_calls, [](const HostCall& one) {
+    return one.over == TraceSummary::never ? 0 : one.over - std::min(one.time, one.over) + 1;
+  });
+  columns.add("call_stream", summary.host_calls, field(&HostCall::stream));
+  columns.add("call_site", summary.host_calls, field(&HostCall::site));
   using Range = TraceSummary::Range;
   columns.add("range_begin", summary.ranges, field(&Range::begin), delta);
   columns.add("range_took", summary.ranges, field(&Range::took));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tools/report/findings.hpp"
+#include "tools/report/held_peak.hpp"
 
 namespace tern::tools {
 namespace {
@@ -56,6 +57,9 @@ void add_memory(const TraceSummary& summary, json& facts) {
                 {"sites", shares_of(one.sites, true)},
                 {"text", one.text}};
   });
+  facts["held_peaks"] = list_of(held_peaks(summary), [&](const HeldPeak& one) {
+    return json{{"device", one.device}, {"time", one.time}, {"text", one.text(summary)}};
+  });
   facts["refusals"] = list_of(summary.refusals, [](const TraceSummary::Refusal& one) {
     return json{{"time", one.time},
                 {"device", one.device},
@@ -65,6 +69,8 @@ void add_memory(const TraceSummary& summary, json& facts) {
                 {"live", one.live},
                 {"pending", one.pending},
                 {"largest_free", one.largest_free},
+                {"limit", one.limit == trace::no_limit ? json() : json(one.limit)},
+                {"backing", name(one.backing)},
                 {"is_served_later", one.is_served_later},
                 {"tag", one.tag},
                 {"site", one.site},
@@ -81,24 +87,39 @@ void add_memory(const TraceSummary& summary, json& facts) {
   });
 }
 
+/// Returns the view of the memory chart that shows the problem.
+const char* memory_mode(Finding::Kind kind) {
+  const bool is_about_free_memory = kind == Finding::Kind::refused_pending ||
+                                    kind == Finding::Kind::fragmented ||
+                                    kind == Finding::Kind::blocked_reuse;
+  return is_about_free_memory ? "state" : "tag";
+}
+
 void add_findings(const TraceSummary& summary, json& facts) {
   const Findings findings(summary);
-  facts["findings"] = list_of(findings.all, [](const Finding& one) {
-    return json{{"kind", name(one.kind)},
-                {"text", one.text},
-                {"time", one.time},
-                {"device", one.has_device ? static_cast<std::int64_t>(one.device) : -1}};
+  facts["findings"] = list_of(findings.all, [&](const Finding& one) {
+    json finding = {
+        {"kind", name(one.kind)},
+        {"text", one.text},
+        {"advice", advice(one.kind)},
+        {"time", one.time},
+        {"device", one.device ? static_cast<std::int64_t>(*one.device) : -1},
+        {"mode", memory_mode(one.kind)},
+        {"is_whole", one.kind == Finding::Kind::keeps_growing || one.time == summary.duration}};
+    if (one.line) finding["line"] = {{"tag", one.line->tag}, {"site", one.line->site}};
+    return finding;
   });
   facts["growing"] = list_of(
       findings.growing,
       [](const LineGrowth& one) {
-        return json{{"device", one.device},   {"tag", one.tag},         {"site", one.site},
-                    {"floors", one.floors},   {"bytes", one.bytes},     {"blocks", one.blocks},
-                    {"growth", one.growth()}, {"kept", one.kept_blocks}};
+        return json{
+            {"device", one.device},   {"tag", one.tag},          {"site", one.site},
+            {"floors", one.floors},   {"bytes", one.bytes},      {"blocks", one.blocks},
+            {"growth", one.growth()}, {"kept", one.kept_blocks}, {"first", one.first_bytes}};
       },
       max_rows);
   facts["blocked"] = list_of(findings.blocked, [&](const BlockedReuse& one) {
-    return json{{"time", one.first_time},
+    return json{{"time", one.time},
                 {"times", one.times},
                 {"grown", one.grown},
                 {"pending", one.pending},
@@ -106,7 +127,9 @@ void add_findings(const TraceSummary& summary, json& facts) {
                 {"tag", one.tag},
                 {"site", one.site},
                 {"stream", one.stream},
-                {"free_site", one.free_site}};
+                {"free_site", one.free_site},
+                {"freed_tag", one.freed.tag},
+                {"freed_site", one.freed.site}};
   });
 }
 
@@ -148,7 +171,7 @@ void add_work(const TraceSummary& summary, json& facts) {
   facts["budgets"] = list_of(
       summary.budgets,
       [](const TraceSummary::Budget& one) {
-        const bool has_limit = one.limit != trace::no_budget_limit;
+        const bool has_limit = one.limit != trace::no_limit;
         return json{{"path", one.path},       {"count", one.count},
                     {"highest", one.highest}, {"limit", has_limit ? json(one.limit) : json()},
                     {"time", one.time},       {"waits", one.waits},

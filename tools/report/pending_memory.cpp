@@ -15,59 +15,94 @@ std::uint64_t end_of(std::uint64_t address, std::uint64_t bytes) {
 
 }  // namespace
 
-void PendingMemory::add(const trace::MemoryEvent& event, std::uint64_t time, std::uint32_t device) {
-  switch (event.kind) {
-    case trace::EventKind::allocate:
-      return end_overlapping(event.address, event.bytes, time);
-    case trace::EventKind::free:
-      if (event.stream == 0 || event.extra == 0 || event.bytes == 0) return;
-      // Pending memory is freed again only if the recording is damaged or lacks events.
-      end_overlapping(event.address, event.bytes, time);
-      return begin(event.address, {event.bytes, event.stream, event.extra, device}, time);
-    case trace::EventKind::done_seen:
-      // The work that an event of the program covers is not known to this class.
-      if (event.block == 0 && event.address != 0) return;
-      return end_passed(event.stream, event.block == 0 ? all : event.block, time);
-    default:
-      return;
+void PendingMemory::allocate(const trace::MemoryEvent& event, std::uint64_t time) {
+  cut(event.address, end_of(event.address, event.bytes), time);
+}
+
+bool PendingMemory::free(const trace::MemoryEvent& event, std::uint64_t time, std::uint32_t device,
+                         std::uint64_t block) {
+  std::uint64_t address = event.address;
+  const std::uint64_t end = end_of(address, event.bytes);
+  if (event.stream == 0 || event.extra == 0 || address == end) return false;
+  // Pending memory is freed again only if the recording is damaged or lacks events.
+  cut(address, end, time);
+  pieces_[address] = {end, block};
+  Range range{end, event.stream, event.extra, event.resource, device};
+  const auto join = [&](Ranges::iterator other) {
+    if (other->second.stream != range.stream || other->second.resource != range.resource) return;
+    address = std::min(address, other->first);
+    const Range joined = remove(other);
+    range.end = std::max(range.end, joined.end);
+    range.sequence = std::max(range.sequence, joined.sequence);
+  };
+  if (const auto after = ranges_.find(end); after != ranges_.end()) join(after);
+  if (const auto at = ranges_.lower_bound(address); at != ranges_.begin()) {
+    if (std::prev(at)->second.end == address) join(std::prev(at));
   }
+  insert(address, range);
+  note(device, time);
+  return true;
 }
 
-void PendingMemory::begin(std::uint64_t address, const Freed& freed, std::uint64_t time) {
-  pending_.emplace(address, freed);
-  by_stream_[freed.stream].emplace_back(freed.sequence, address);
-  bytes_[freed.device] += freed.bytes;
-  note(freed.device, time);
-}
-
-PendingMemory::ByAddress::iterator PendingMemory::end(ByAddress::iterator freed,
-                                                      std::uint64_t time) {
-  bytes_[freed->second.device] -= freed->second.bytes;
-  note(freed->second.device, time);
-  return pending_.erase(freed);
-}
-
-void PendingMemory::end_overlapping(std::uint64_t address, std::uint64_t bytes,
-                                    std::uint64_t time) {
-  auto at = pending_.lower_bound(address);
-  if (at != pending_.begin()) {
-    const auto before = std::prev(at);
-    if (end_of(before->first, before->second.bytes) > address) at = before;
-  }
-  while (at != pending_.end() && at->first < end_of(address, bytes)) at = end(at, time);
-}
-
-void PendingMemory::end_passed(std::uint64_t stream, std::uint64_t sequence, std::uint64_t time) {
-  const auto known = by_stream_.find(stream);
-  if (known == by_stream_.end()) return;
-  auto& frees = known->second;
-  while (!frees.empty() && frees.front().first <= sequence) {
-    const auto at = pending_.find(frees.front().second);
-    if (at != pending_.end() && at->second.stream == stream &&
-        at->second.sequence == frees.front().first) {
-      end(at, time);
+void PendingMemory::done_seen(const trace::MemoryEvent& event, std::uint64_t time) {
+  // The work that an event of the program covers is not known to this class.
+  if (event.block == 0 && event.address != 0) return;
+  const std::uint64_t sequence = event.block == 0 ? all : event.block;
+  auto next = order_.lower_bound({event.stream, 0, 0});
+  while (next != order_.end() && next->stream == event.stream && next->sequence <= sequence) {
+    const auto at = ranges_.find(next->address);
+    ++next;
+    const std::uint64_t address = at->first;
+    const Range range = remove(at);
+    auto piece = pieces_.find(address);
+    while (piece != pieces_.end() && piece->first < range.end) {
+      passed_.push_back({time, piece->second.block});
+      piece = pieces_.erase(piece);
     }
-    frees.pop_front();
+    note(range.device, time);
+  }
+}
+
+void PendingMemory::insert(std::uint64_t address, const Range& range) {
+  ranges_.emplace(address, range);
+  order_.insert({range.stream, range.sequence, address});
+  bytes_[range.device] += range.end - address;
+}
+
+PendingMemory::Range PendingMemory::remove(Ranges::iterator at) {
+  const auto [address, range] = *at;
+  order_.erase({range.stream, range.sequence, address});
+  bytes_[range.device] -= range.end - address;
+  ranges_.erase(at);
+  return range;
+}
+
+void PendingMemory::cut(std::uint64_t address, std::uint64_t end, std::uint64_t time) {
+  auto at = ranges_.upper_bound(address);
+  if (at != ranges_.begin() && std::prev(at)->second.end > address) --at;
+  if (at == ranges_.end() || at->first >= end) return;
+  while (at != ranges_.end() && at->first < end) {
+    const std::uint64_t first = at->first;
+    const auto next = std::next(at);
+    Range range = remove(at);
+    const std::uint64_t last = range.end;
+    if (last > end) insert(end, range);
+    range.end = address;
+    if (first < address) insert(first, range);
+    note(range.device, time);
+    at = next;
+  }
+  cut_pieces(address, end);
+}
+
+void PendingMemory::cut_pieces(std::uint64_t address, std::uint64_t end) {
+  auto at = pieces_.upper_bound(address);
+  if (at != pieces_.begin() && std::prev(at)->second.end > address) --at;
+  while (at != pieces_.end() && at->first < end) {
+    const auto [first, piece] = *at;
+    at = pieces_.erase(at);
+    if (piece.end > end) pieces_[end] = piece;
+    if (first < address) pieces_[first] = {address, piece.block};
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include "tern/core/bytes.hpp"
 #include "tools/report/findings.hpp"
+#include "tools/report/held_peak.hpp"
 #include "tools/report/plain_text.hpp"
 #include "tools/report/trace_summary.hpp"
 
@@ -39,7 +40,10 @@ class Text {
     add("\n");
     for (const std::string& note : summary_.notes) add("  note: {}\n", plain(note));
     add_findings();
+    const std::vector<HeldPeak> held = held_peaks(summary_);
     for (const TraceSummary::Peak& peak : summary_.peaks) add_peak(peak);
+    if (!held.empty()) add("\n");
+    for (const HeldPeak& peak : held) add("{}\n", plain(peak.text(summary_)));
     add_budgets();
     add_refusals();
     add_growing_lines();
@@ -68,7 +72,9 @@ class Text {
       return;
     }
     add("\nWhat stands out:\n");
-    for (const Finding& one : findings_.all) add("  - {}\n", plain(one.text));
+    for (const Finding& one : findings_.all) {
+      add("  - {}\n    What to do: {}\n", plain(one.text), advice(one.kind));
+    }
   }
   void add_peak(const TraceSummary::Peak& peak) {
     add("\n{}\n", plain(peak.text));
@@ -139,6 +145,7 @@ class Text {
     if (row.times > 1) add(", {} times", row.times);
     add("; {} were live", format_bytes(one.live));
     if (one.held > 0) add(" of {} held", format_bytes(one.held));
+    if (one.limit > 0) add(", limit {}", limit_text(one.limit));
     add_largest_tags(one);
     if (one.largest_free > 0) add(", largest free range {}", format_bytes(one.largest_free));
     if (one.pending > 0) add(", {} pending", format_bytes(one.pending));
@@ -160,7 +167,7 @@ class Text {
     const std::size_t shown = std::min(findings_.growing.size(), max_rows);
     for (std::size_t i = 0; i < shown; ++i) {
       const LineGrowth& one = findings_.growing[i];
-      add("  {:>10} {:>10} {:>8}  {:<{}} {:<20} {}\n", format_bytes(one.floors.front()),
+      add("  {:>10} {:>10} {:>8}  {:<{}} {:<20} {}\n", format_bytes(one.first_bytes),
           format_bytes(one.bytes), one.blocks, plain(summary_.devices[one.device]), device_width_,
           plain(summary_.tags[one.tag]), plain(summary_.sites[one.site]));
     }
@@ -171,13 +178,13 @@ class Text {
     if (findings_.blocked.empty()) return;
     add("\nPools that grew while freed memory waited for a stream:\n"
         "  {:>10} {:>8} {:>10}  {:<16} {:<28} {}\n",
-        "grew by", "times", "pending", "stream", "freed at", "requested at");
+        "grew by", "times", "pending", "stream", "allocated at", "requested at");
     const std::size_t shown = std::min(findings_.blocked.size(), max_rows);
     for (std::size_t i = 0; i < shown; ++i) {
       const BlockedReuse& one = findings_.blocked[i];
       add("  {:>10} {:>8} {:>10}  {:<16} {:<28} {}\n", format_bytes(one.grown), one.times,
           format_bytes(one.pending), plain(summary_.streams[one.stream].name),
-          plain(summary_.sites[one.free_site]), plain(summary_.sites[one.site]));
+          plain(summary_.sites[one.freed.site]), plain(summary_.sites[one.site]));
     }
     if (shown < findings_.blocked.size())
       add("  ... and {} more rows\n", findings_.blocked.size() - shown);

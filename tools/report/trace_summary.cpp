@@ -16,6 +16,7 @@
 #include "tern/core/bytes.hpp"
 #include "tern/core/error.hpp"
 #include "tern/device/device_info.hpp"
+#include "tools/report/open_work.hpp"
 
 namespace tern::tools {
 namespace {
@@ -131,18 +132,30 @@ class SummaryBuilder {
       case EventKind::allocate:
         explain_hold(event, thread);
         serve_refused(event, thread);
-        pending_.add(event, now_, 0);
+        pending_.allocate(event, now_);
         return begin_block(event);
       case EventKind::free:
-        pending_.add(event, now_, summary_.resources[resource_of(event)].device);
         return end_block(event);
       case EventKind::done_seen:
-        return pending_.add(event, now_, 0);
+        open_waits_.done_seen(event, now_);
+        open_calls_.done_seen(event, now_);
+        return pending_.done_seen(event, now_);
+      case EventKind::event_recorded:
+        open_waits_.event_recorded(event);
+        return open_calls_.event_recorded(event);
+      case EventKind::host_call:
+        open_calls_.add(event);
+        summary_.host_calls.push_back(
+            {now_, TraceSummary::never, stream_of(event.stream, event), site_of(event.site)});
+        return;
       case EventKind::budget_refuse:
         ++budgets_[event.block].refused;
         return add_refusal(event, thread);
       case EventKind::refuse:
         return add_refusal(event, thread);
+      case EventKind::limit:
+        limits_[thread] = event;
+        return;
       case EventKind::hold:
         return add_hold(event, thread);
       case EventKind::copy:
@@ -157,6 +170,8 @@ class SummaryBuilder {
         return;
       case EventKind::stream_wait:
         if (event.extra == 0) return;  // for work of others
+        open_waits_.add(event);
+        stream_waits_.push_back(summary_.waits.size());
         summary_.waits.push_back({now_, 0, stream_of(event.stream, event),
                                   stream_of(event.extra, event), site_of(event.site), thread});
         return;
@@ -230,6 +245,7 @@ class SummaryBuilder {
       return;
     }
     TraceSummary::Block& block = summary_.blocks[known->second];
+    note_pending(event, block, known->second);
     block.end = now_;
     block.free_site = site_of(event.site);
     block.free_stream = stream_of(event.stream, event);
@@ -244,9 +260,15 @@ class SummaryBuilder {
     block.end = now_;
     block.free_site = site_of(event.site);
     block.free_stream = block.stream;
+    note_pending(event, block, ~earlier_.size());
     earlier_.push_back(block);
     std::uint64_t& before = live_before_by_resource_[block.resource];
     before -= std::min(before, block.bytes);
+  }
+  void note_pending(const MemoryEvent& event, TraceSummary::Block& block, std::uint64_t number) {
+    const std::uint32_t device = summary_.resources[block.resource].device;
+    const bool is_pending = pending_.free(event, now_, device, number);
+    block.pending_until = is_pending ? TraceSummary::never : 0;
   }
   void note_live(const TraceSummary::Block& block, bool is_more) {
     const std::uint32_t device = summary_.resources[block.resource].device;
@@ -337,6 +359,11 @@ class SummaryBuilder {
     refusal.largest_free = event.address;
     refusal.resource_live =
         live_by_resource_[refusal.resource] + live_before_by_resource_[refusal.resource];
+    if (const auto limit = limits_.extract(thread);
+        limit && limit.mapped().resource == event.resource) {
+      refusal.limit = limit.mapped().bytes;
+      refusal.backing = static_cast<trace::Backing>(limit.mapped().detail);
+    }
     if (event.kind == EventKind::budget_refuse) {
       const MemoryTrace::Name* budget =
           trace_.find(DefinitionKind::text, static_cast<std::uint32_t>(event.extra));
@@ -590,6 +617,16 @@ class SummaryBuilder {
 
   void finish() {
     summary_.pending = pending_.changes(summary_.duration);
+    for (const auto& [time, block] : pending_.passed()) {
+      (block < summary_.blocks.size() ? summary_.blocks[block] : earlier_[~block]).pending_until =
+          time;
+    }
+    for (std::size_t i = 0; i < stream_waits_.size(); ++i) {
+      summary_.waits[stream_waits_[i]].over = open_waits_.over(i);
+    }
+    for (std::size_t i = 0; i < summary_.host_calls.size(); ++i) {
+      summary_.host_calls[i].over = open_calls_.over(i);
+    }
     if (!earlier_.empty()) {
       // They were live from the beginning, so they come first, and the peaks are higher.
       summary_.blocks.insert(summary_.blocks.begin(), earlier_.begin(), earlier_.end());
@@ -786,6 +823,8 @@ class SummaryBuilder {
   std::map<std::uint64_t, LiveBlock> by_address_;
   std::map<std::uint64_t, TraceSummary::KeptCopy> kept_copies_;  // by tag and site
   PendingMemory pending_;
+  OpenWork open_waits_, open_calls_;
+  std::vector<std::size_t> stream_waits_;  // in the waits of the summary
   /// By number. `count` is the number of events, and 0 if there are only waits and refusals.
   std::map<std::uint64_t, TraceSummary::Budget> budgets_;
   std::unordered_map<std::uint64_t, const MemoryEvent*> copy_times_;  // by number of the copy
@@ -795,6 +834,7 @@ class SummaryBuilder {
   /// Live bytes whose allocation is not in the trace.
   std::unordered_map<std::uint32_t, std::uint64_t> live_before_by_resource_;
   std::unordered_map<std::uint32_t, std::size_t> last_hold_;  // by thread
+  std::unordered_map<std::uint32_t, MemoryEvent> limits_;     // by thread, before its refusal
   LineCounts evicted_lines_, budget_wait_lines_;
   struct Refused {
     std::uint64_t count = 0;
@@ -849,12 +889,24 @@ std::string_view name(TraceSummary::Direction direction) noexcept {
   return "other memory";
 }
 
+std::string_view name(trace::Backing backing) noexcept {
+  switch (backing) {
+    case trace::Backing::pages:
+      return "pages";
+    case trace::Backing::segments:
+      return "segments";
+    case trace::Backing::unknown:
+      break;
+  }
+  return "";
+}
+
 std::string limit_text(std::uint64_t limit) {
-  return limit == trace::no_budget_limit ? "none" : format_bytes(limit);
+  return limit == trace::no_limit ? "none" : format_bytes(limit);
 }
 
 std::string share_text(std::uint64_t used, std::uint64_t limit) {
-  if (limit == trace::no_budget_limit || limit == 0) return "";
+  if (limit == trace::no_limit || limit == 0) return "";
   return fmt::format("{:.0f} %", 100.0 * static_cast<double>(used) / static_cast<double>(limit));
 }
 

@@ -38,6 +38,8 @@ struct TraceSummary {
     std::uint64_t end = never;  // never: not freed
     std::uint64_t bytes = 0;
     std::uint64_t address = 0;
+    /// From the free to this time, the memory was pending unless it was allocated again.
+    std::uint64_t pending_until = 0;
     std::uint32_t tag = 0, site = 0, free_site = 0, stream = 0, free_stream = 0, resource = 0;
   };
   /// What a resource holds from now on. If it grew for a request, the request is known.
@@ -71,6 +73,13 @@ struct TraceSummary {
     std::uint64_t time = 0, took = 0;
     std::uint32_t stream = 0, waits_for = 0, site = 0;  // stream 0: the host waits
     std::uint32_t thread = 0;
+    std::uint64_t over = never;  // when the program saw that the wait was over
+  };
+  /// A function of the host that a stream calls.
+  struct HostCall {
+    std::uint64_t time = 0;      // when it was submitted
+    std::uint64_t over = never;  // when the program saw that the stream had passed it
+    std::uint32_t stream = 0, site = 0;
   };
   struct Range {
     std::uint64_t begin = 0, took = 0;
@@ -97,6 +106,9 @@ struct TraceSummary {
     std::uint64_t largest_free = 0;   // bytes of the largest free range; 0: unknown
     std::uint32_t device = 0, resource = 0, tag = 0, site = 0, stream = 0;
     std::string error;
+    /// Of the resource, if it is a pool; 0: unknown.
+    std::uint64_t limit = 0;
+    trace::Backing backing = trace::Backing::unknown;
     /// The thread asked again and got the memory, for example after evictions.
     bool is_served_later = false;
     std::vector<Share> tags;
@@ -167,6 +179,7 @@ struct TraceSummary {
   std::vector<Copy> copies;
   std::vector<Launch> launches;
   std::vector<Wait> waits;
+  std::vector<HostCall> host_calls;
   std::vector<Range> ranges;
   std::vector<Peak> peaks;
   std::vector<Refusal> refusals;   // the first ones
@@ -186,6 +199,9 @@ struct TraceSummary {
 
 /// The name of a direction, such as "host to device".
 [[nodiscard]] std::string_view name(TraceSummary::Direction direction) noexcept;
+
+/// How a pool holds memory: "pages" or "segments". Empty if unknown.
+[[nodiscard]] std::string_view name(trace::Backing backing) noexcept;
 
 /// A time such as "12.3 ms" or "4.56 s".
 [[nodiscard]] std::string time_text(std::uint64_t ns);

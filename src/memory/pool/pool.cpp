@@ -977,7 +977,9 @@ void Pool::note_refusal(const Request& request, const Failure& why) noexcept {
     ++cache.counts.refusals;
   }
   if (trace::is_recording()) {
-    record_refusal(recorded(), request, held_bytes_.load(std::memory_order_relaxed), why);
+    record_refusal(recorded(), request, held_bytes_.load(std::memory_order_relaxed), why,
+                   RecordedLimit{limit_bytes_.load(std::memory_order_relaxed),
+                                 has_pages_ ? trace::Backing::pages : trace::Backing::segments});
   }
 }
 

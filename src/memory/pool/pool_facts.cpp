@@ -149,6 +149,8 @@ Failure Pool::refusal(const Search& search) noexcept {
   // The largest number of bytes that the limit allows, in whole pages or granules.
   const std::size_t most = now.limit_bytes / (has_pages_ ? page_bytes : granule_bytes) *
                            (has_pages_ ? page_bytes : granule_bytes);
+  const bool is_in_pieces =
+      now.live_bytes <= now.limit_bytes && bytes <= now.limit_bytes - now.live_bytes;
   const char* text =
       "a pool on '{device}' cannot allocate {requested}: {live} of {limit} are in use. Free "
       "something, raise the limit, or ask for less.";
@@ -183,11 +185,13 @@ Failure Pool::refusal(const Search& search) noexcept {
     text =
         "a pool on '{device}' cannot allocate {requested}: {live} of {limit} are in use, but the "
         "driver rejects more with {free} of {total} free. Free something, or ask for less.";
-  } else if (now.live_bytes <= now.limit_bytes && bytes <= now.limit_bytes - now.live_bytes) {
+  } else if (is_in_pieces) {
     text =
-        "a pool on '{device}' cannot allocate {requested} in one piece: {live} of {limit} are in "
-        "use, and the rest is in pieces of up to {largest_now}. Ask for less at a time, or raise "
-        "the limit.";
+        "a pool on '{device}' cannot allocate {requested} in one piece: {live} of {held} held are "
+        "in "
+        "use, the largest free piece has {largest_now}, and the limit of {limit} allows {room} "
+        "more, "
+        "so at most {largest_satisfiable} fit. Ask for less at a time, or raise the limit.";
   }
   Failure refused(ErrorCode::out_of_memory, text, search.request.site);
   refused.with("device", device_.spec())
@@ -206,7 +210,12 @@ Failure Pool::refusal(const Search& search) noexcept {
   if (now.limit_bytes != 0 && bytes > most) {
     return refused.with_bytes("most", most).with_bytes("above", bytes - std::min(bytes, most));
   }
-  if (!search.reason) return refused;
+  if (!search.reason) {
+    if (is_in_pieces) {
+      refused.with_bytes("room", now.limit_bytes - std::min(now.limit_bytes, now.held_bytes));
+    }
+    return refused;
+  }
   // Report the driver's code and call, as in the driver's own failure.
   if (const auto code = search.reason->number("code")) refused.with("code", *code);
   if (const auto missing = search.reason->number("addresses")) {

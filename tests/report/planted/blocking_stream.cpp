@@ -13,7 +13,8 @@ int main() {
   std::atomic<bool> is_open = false;
   tern::Stream compute(device, {.name = "compute"});
   tern::Stream upload(device, {.name = "upload"});
-  upload.call([](void* gate) { static_cast<std::atomic<bool>*>(gate)->wait(false); }, &is_open);
+  const auto wait_for = [](void* gate) { static_cast<std::atomic<bool>*>(gate)->wait(false); };
+  upload.call(wait_for, &is_open);  // planted: the host function
   for (int step = 0; step < 12; ++step) {
     const tern::Block result = pool.allocate(
         {.bytes = 4 * tern::mib, .stream = compute, .tag = "result"});  // planted: new memory

@@ -110,16 +110,21 @@ function paintBlockColors(chart) {
   const {layerOf} = rankingOf('tag');
   const {tag} = model.blocks;
   // Neighbors with the same tag differ a little in shade, so that their border can be seen.
-  const shades = theme.layers.flatMap((color) => [1, 0.93, 0.86, EDGE_SHADE].map((factor) =>
-      pixelOf(color, factor)));
+  const shadesOf = (colors) => colors.flatMap((color) =>
+      [1, 0.93, 0.86, EDGE_SHADE].map((factor) => pixelOf(color, factor)));
+  const shades = shadesOf(theme.layers);
+  const fadedShades = shadesOf(theme.layers.map(faded));
   const empty = pixelOf(theme.empty);
+  const hasLine = shown.line !== null;
   for (let at = 0; at < ids.length; ++at) {
     const id = ids[at];
     if (id === 0) {
       pixels[at] = empty;
     } else {
       const block = (id & ~EDGE) - 1;
-      pixels[at] = shades[layerOf[tag[block]] * 4 + (id & EDGE ? 3 : block % 3)];
+      const isFaded = hasLine && !isPicked(block);
+      pixels[at] = (isFaded ? fadedShades : shades)[
+          layerOf[tag[block]] * 4 + (id & EDGE ? 3 : block % 3)];
     }
   }
 }
@@ -267,7 +272,7 @@ function selectBlock(index) {
     list.replaceChildren(...blockRows(index).map(([name, value]) =>
         element('div', {}, element('dt', {}, name), element('dd', {}, value))), zoomButton);
   }
-  for (const row of document.querySelectorAll('#largest tr[data-block]')) {
+  for (const row of document.querySelectorAll('#block-list tr[data-block]')) {
     row.classList.toggle('selected', Number(row.dataset.block) === index);
   }
   scheduleDraw();

@@ -35,7 +35,7 @@ function setComparison(change) {
   }
   byId('compare-legend').replaceChildren(...compared.facts.titles.map((title, side) => {
     const item = legendItem(title, theme.layers[COMPARED_LINES[side].color],
-                            side === 0 ? 'before' : 'after', 'line');
+                            {value: side === 0 ? 'before' : 'after', kind: 'line'});
     if (side === 1) item.firstChild.style.borderTopStyle = 'solid';
     return item;
   }));

@@ -67,14 +67,20 @@ function rankGroups(mode) {
   return {keys, layerOf, names: shared > 0 ? [...shownNames, `other (${shared})`] : shownNames};
 }
 
+/** Whether the highlighted line has a layer of its own, below the others. */
+const splitsLine = () => shown.line !== null && shown.mode !== 'state';
+
 /** The state of every layer after each CHUNK events of a device. */
 function makeCheckpoints(ranking, device) {
   const {events: {block}, blocks} = model;
-  const layers = Math.max(1, ranking.names.length);
+  const first = splitsLine() ? 1 : 0;
+  const names = first ? [lineName(shown.line), ...ranking.names] : ranking.names;
+  const layers = Math.max(1, names.length);
   const layerOfBlock = new Uint8Array(blocks.count);
   for (let i = 0; i < blocks.count; ++i) {
     const isShown = device < 0 || blocks.device[i] === device;
-    layerOfBlock[i] = isShown ? ranking.layerOf[ranking.keys[i]] : layers;
+    const layer = first && isPicked(i) ? 0 : first + ranking.layerOf[ranking.keys[i]];
+    layerOfBlock[i] = isShown ? layer : layers;
   }
   // One place more than there are layers collects the blocks of other devices.
   const values = new Float64Array(layers + 1);
@@ -87,7 +93,7 @@ function makeCheckpoints(ranking, device) {
   if (block.length % CHUNK === 0) {
     checkpoints.set(values.subarray(0, layers), block.length / CHUNK * layers);
   }
-  return {layers, layerOfBlock, checkpoints, names: ranking.names};
+  return {layers, layerOfBlock, checkpoints, names};
 }
 
 /** Writes the bytes of every layer after event `index` (-1: before the first) to `values`. */
@@ -151,7 +157,9 @@ const totalsOf = memoized(makeTotals);
 const heldOf = memoized(makeHeld);
 const pendingOf = memoized(makePending);
 const rankingOf = memoized(rankGroups);
-const curveOf = memoized((mode, device) => makeCheckpoints(rankingOf(mode), device));
+const curveOfLine = memoized((mode, device) => makeCheckpoints(rankingOf(mode), device));
+const curveOf = (mode, device) => splitsLine()
+    ? curveOfLine(mode, device, shown.line.tag, shown.line.site) : curveOfLine(mode, device);
 
 function liveAt(timeNs, device = -1) {
   const index = upperBound(model.events.time, timeNs) - 1;
@@ -161,6 +169,13 @@ function liveAt(timeNs, device = -1) {
 function levelAt({time, total}, timeNs) {
   const index = upperBound(time, timeNs) - 1;
   return index < 0 ? 0 : total[index];
+}
+
+/** Returns the first time at which the most was held, or that of the peak if it is not known. */
+function mostHeldTime(device) {
+  const {time, total} = heldOf(device);
+  const most = total.reduce((a, b) => Math.max(a, b), 0);
+  return time[total.indexOf(most)] ?? peakOf(device)?.time ?? 0;
 }
 
 const heldAt = (timeNs, device) => levelAt(heldOf(device), timeNs);

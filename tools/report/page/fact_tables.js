@@ -1,5 +1,7 @@
 // The tables of the facts: live at the peak, refusals, leaks, copies, blocks in view.
 
+const MAX_LISTED = 200;      // blocks of a highlighted line
+
 function showPeakTables() {
   const peaks = facts.peaks.filter((peak) => isShown(peak.device));
   const nodes = peaks.flatMap((peak) => {
@@ -11,7 +13,7 @@ function showPeakTables() {
       element('div', {class: 'columns-two'},
               makeTable('By tag', [tagColumn(), bytes, share, blocksColumn], peak.tags,
                         {sort: 'Live'}),
-              makeTable('By line', [siteColumn('Allocated at'), tagColumn(), bytes, share,
+              makeTable('By line', [lineColumn(), tagColumn(), bytes, share,
                                     blocksColumn], peak.sites, {sort: 'Live'})),
     ];
   });
@@ -44,6 +46,9 @@ function showRefusals() {
     place.replaceChildren(element('p', {}, 'No request was refused.'));
     return;
   }
+  const limitOf = ({limit, backing}) => limit === 0 ? 'unknown'
+      : element('span', {}, limit === null ? 'none' : formatBytes(limit), element('br'),
+                `in ${backing}`);
   const liveThen = (row) => row.tags.slice(0, 4).map((entry) =>
       `${tagName(entry.tag)} ${formatBytes(entry.bytes)}`).join(', ') +
       (row.tags.length > 4 ? `, and ${plural(row.tags.length - 4, 'more tag')}` : '');
@@ -52,12 +57,19 @@ function showRefusals() {
   const caption = plural(facts.refused, 'refused request') +
       (facts.refused > known ? `, of which the first ${formatCount(known)} are shown` : '');
   place.replaceChildren(makeTable(caption, [
-    timeColumn('First at'), ...ifAny({...numberColumn('Times', (row) => row.times, formatCount)}),
+    timeColumn('First at'),
+    ...(rows.some((row) => row.times > 1)
+        ? [numberColumn('Times', (row) => row.times, formatCount)] : []),
     {...bytesColumn('Asked for', (row) => row.bytes), show: (row) => row.least === row.bytes
         ? formatBytes(row.bytes) : `${formatBytes(row.least)} to ${formatBytes(row.bytes)}`},
     tagColumn(), siteColumn('At'), ...deviceColumns(),
-    {label: 'Error', value: (row) => String(row.error)},
-    {label: 'Served later', value: (row) => row.is_served_later ? 'yes' : 'no'},
+    // The error code, and the path of a budget.
+    {label: 'Error', value: (row) => row.error.replace(/^[a-z_]+/, (code) =>
+        code.replaceAll('_', ' '))},
+    ...(rows.some((row) => row.is_served_later)
+        ? [{label: 'Served later', value: (row) => row.is_served_later ? 'yes' : 'no'}] : []),
+    ...ifAny({label: 'Limit of the pool', isNumber: true, value: (row) => row.limit ?? Infinity,
+              show: limitOf}),
     bytesColumn('Live', (row) => row.live), ...ifAny(bytesColumn('Held', (row) => row.held)),
     ...ifAny(bytesColumn('Largest free range', (row) => row.largest_free, 'unknown')),
     ...ifAny(bytesColumn('Pending', (row) => row.pending)),
@@ -80,7 +92,7 @@ function showLeaks() {
   const bytes = facts.leaks.reduce((sum, row) => sum + row.bytes, 0);
   const blocks = facts.leaks.reduce((sum, row) => sum + row.blocks, 0);
   place.replaceChildren(makeTable(`${plural(blocks, 'block')}, ${formatBytes(bytes)}`, [
-    siteColumn('Allocated at'), tagColumn(),
+    lineColumn(), tagColumn(),
     ...deviceColumns(),
     bytesColumn('Size', (row) => row.bytes), blocksColumn,
   ], facts.leaks, {sort: 'Size'}));
@@ -110,34 +122,49 @@ function showTransfers() {
   ], facts.transfers));
 }
 
-/** The largest blocks in view: the way to a block for those who do not use a pointer. */
-function showLargestBlocks() {
-  const {blocks} = model;
+function largestBlocks(visible) {
+  const {bytes} = model.blocks;
   const best = [];
-  for (const i of visibleBlocks()) {
-    if (best.length === 10 && blocks.bytes[i] <= blocks.bytes[best[9]]) continue;
+  for (const i of visible) {
+    if (best.length === 10 && bytes[i] <= bytes[best[9]]) continue;
     let at = best.length;
-    while (at > 0 && blocks.bytes[best[at - 1]] < blocks.bytes[i]) --at;
+    while (at > 0 && bytes[best[at - 1]] < bytes[i]) --at;
     best.splice(at, 0, i);
     if (best.length > 10) best.pop();
   }
-  if (best.length === 0) {
-    byId('largest').replaceChildren(
+  return best;
+}
+
+/** The largest blocks in view, or the oldest ones of the highlighted line: the way to a block for
+    those who do not use a pointer. */
+function showBlockList() {
+  const {blocks} = model;
+  const visible = visibleBlocks();
+  const picked = shown.line ? visible.filter(isPicked) : [];
+  const listed = shown.line ? [...picked.subarray(0, MAX_LISTED)] : largestBlocks(visible);
+  if (listed.length === 0) {
+    byId('block-list').replaceChildren(
         element('p', {class: 'help'}, 'No block is live in this view.'));
     return;
   }
+  const caption = !shown.line ? 'Largest blocks in view'
+      : `${lineName(shown.line)}: ${plural(picked.length, 'block')} in view, the oldest first` +
+        (picked.length > MAX_LISTED ? `, of which ${MAX_LISTED} are listed` : '');
   const freedAt = (row) => blockFacts(row.block).freeSite ?? 'not freed';
-  const rows = best.map((block) => ({block, tag: blocks.tag[block], site: blocks.site[block]}));
-  byId('largest').replaceChildren(makeTable('Largest blocks in view', [
+  const rows = listed.map((block) => ({block, tag: blocks.tag[block], site: blocks.site[block]}));
+  byId('block-list').replaceChildren(makeTable(caption, [
     {label: 'Size', isNumber: true, value: (row) => blocks.bytes[row.block],
      show: (row) => element('button', {type: 'button', title: 'Show this block in the map',
          onclick: () => selectBlock(row.block)}, formatBytes(blocks.bytes[row.block]))},
-    tagColumn(), siteColumn('Allocated at'),
-    {label: 'Freed at', kind: 'words site', value: freedAt, show: (row) => lineNode(freedAt(row))},
+    tagColumn(), lineColumn(),
+    ...(rows.some((row) => freedAt(row) !== 'unknown')
+        ? [{label: 'Freed at', kind: 'words site', value: freedAt,
+            show: (row) => lineNode(freedAt(row))}] : []),
     {label: 'Stream', value: (row) => streamName(blocks.stream[row.block])},
     numberColumn('Begin', (row) => blocks.begin[row.block], (value) => formatTime(value, 6)),
     numberColumn('Life', (row) => blocks.end[row.block] - blocks.begin[row.block],
                  (value) => value === Infinity ? 'to the end' : formatTime(value)),
-  ], rows, {sort: 'Size', rowAttributes: (row) => ({'data-block': row.block,
+  ], rows, {...(shown.line ? {sort: 'Begin', direction: 'ascending'} : {sort: 'Size'}),
+            rowAttributes: (row) => ({'data-block': row.block,
       ...(row.block === selectedBlock ? {class: 'selected'} : {})})}));
 }

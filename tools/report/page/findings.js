@@ -8,17 +8,21 @@ function showFindings() {
       ? findings.map((finding) => element('li', {},
           element('b', {}, `${finding.kind[0].toUpperCase()}${finding.kind.slice(1)}. `),
           `${finding.text} `,
-          element('button', {type: 'button', title: 'Show this moment in the charts',
-              onclick: () => showFinding(finding)}, 'Show')))
+          element('button', {type: 'button', title: 'Show this in the charts',
+              onclick: () => showInChart(finding, finding.mode, finding.line ?? null)}, 'Show'),
+          element('p', {class: 'advice'}, `What to do: ${finding.advice}`)))
       : [element('li', {class: 'none'}, 'Nothing stands out: no leak, no refused request, no ' +
                  'fragmentation and no stream that blocks reuse.')]));
 }
 
-function showFinding(finding) {
-  if (finding.device >= 0) setDevice(finding.device);
-  // What grows shows in the whole recording, everything else at its moment.
-  if (finding.time < spanNs()) {
-    showMoment(finding.time);
+/** Shows the moment of a finding or of a peak, and highlights the line. What grows shows in the
+    whole recording. */
+function showInChart({device, time, is_whole: isWhole}, mode, line) {
+  if (device >= 0) setDevice(device);
+  setMode(mode);
+  setLine(line);
+  if (!isWhole) {
+    showMoment(time);
   } else {
     resetView();
     byId('memory').scrollIntoView({block: 'center'});
@@ -46,10 +50,10 @@ function sparkline(values) {
 
 function showGrowing() {
   showSection('growing', facts.growing, () => [makeTable('By line', [
-    siteColumn('Allocated at'), tagColumn(), ...deviceColumns(),
+    lineColumn(), tagColumn(), ...deviceColumns(),
     {label: 'Least live in each eighth', value: (row) => row.growth,
      show: (row) => sparkline(row.floors)},
-    bytesColumn('At first', (row) => row.floors[0]), bytesColumn('At last', (row) => row.bytes),
+    bytesColumn('At first', (row) => row.first), bytesColumn('At last', (row) => row.bytes),
     blocksColumn, numberColumn('Not freed', (row) => row.kept, formatCount),
   ], facts.growing)]);
 }
@@ -57,11 +61,13 @@ function showGrowing() {
 function showBlocked() {
   showSection('blocked', facts.blocked, () => [makeTable('By stream and line', [
     {label: 'Stream with pending frees', value: (row) => streamName(row.stream)},
-    siteColumn('Freed at', (row) => row.free_site),
-    bytesColumn('Pending at most', (row) => row.pending),
+    lineColumn('Mostly allocated at', (row) => ({tag: row.freed_tag, site: row.freed_site})),
+    ...(facts.blocked.some((row) => row.free_site !== 0)
+        ? [siteColumn('Freed at', (row) => row.free_site)] : []),
+    bytesColumn('Pending at most', (row) => row.pending), timeColumn('Most at'),
     bytesColumn('Pool grew by', (row) => row.grown),
-    numberColumn('Times', (row) => row.times, formatCount), timeColumn('First at'),
-    siteColumn('For requests at'), tagColumn(), ...deviceColumns(),
+    numberColumn('Times', (row) => row.times, formatCount),
+    siteColumn('For requests at'), tagColumn('Tag of the requests'), ...deviceColumns(),
   ], facts.blocked)]);
 }
 

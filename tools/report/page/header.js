@@ -1,32 +1,53 @@
 // Legends and the head of the page.
 
-function legendItem(name, color, value = '', kind = '') {
-  return element('li', {}, swatch(color, kind), element('span', {class: 'name', title: name}, name),
+/** Highlights `line` when it is clicked, if there is one. */
+function legendItem(name, color, {value = '', kind = '', line = null} = {}) {
+  return element('li', {}, swatch(color, kind),
+                 element('span', {class: 'name', title: name}, line ? lineButton(line, name) : name),
                  ...(value ? [element('span', {class: 'value'}, value)] : []));
 }
+
+/** Returns the tag of each layer that is one tag. */
+function tagsOfLayers() {
+  const tags = [];
+  rankingOf('tag').layerOf.forEach((layer, tag) => { if (layer < COLORS) tags[layer] = tag; });
+  return tags;
+}
+const lineOfTag = (tag) => tag === undefined ? null : {tag, site: -1};
 
 function showMemoryLegend() {
   const curve = curveOf(shown.mode, shown.device);
   const peak = peakOf(shown.device);
+  const isState = shown.mode === 'state';
+  const time = isState ? mostHeldTime(shown.device) : peak?.time ?? 0;
+  const index = upperBound(model.events.time, time) - 1;
   const values = new Float64Array(curve.layers + 1);
-  if (peak) readLayers(curve, upperBound(model.events.time, peak.time) - 1, values);
+  readLayers(curve, index, values);
   const present = presentLayers(curve);
+  const colors = layerColors();
+  const tags = shown.mode === 'tag' ? tagsOfLayers() : [];
+  if (splitsLine()) tags.unshift(undefined);
   const items = curve.names.map((name, layer) => present[layer]
-      ? legendItem(name, theme.layers[layer], formatBytes(values[layer])) : null).filter(Boolean);
+      ? legendItem(name, colors[layer], {value: formatBytes(values[layer]),
+                                         line: lineOfTag(tags[layer])}) : null).filter(Boolean);
   const hasHolds = heldOf(shown.device).time.length > 0;
-  const held = peak ? heldAt(peak.time, shown.device) : 0;
+  const held = heldAt(time, shown.device);
   if (!hasHolds) items.push(element('li', {class: 'quiet'}, 'Held memory was not recorded.'));
-  else if (shown.mode === 'state') {
-    const index = peak ? upperBound(model.events.time, peak.time) - 1 : -1;
+  else if (isState) {
     const pending = pendingAt(index, held, shown.device);
     if (pendingOf(shown.device).time.length > 0) {
       items.push(legendItem('pending: freed, not passed yet', theme.pending,
-                            formatBytes(pending)));
+                            {value: formatBytes(pending)}));
     }
+    const cached = Math.max(0, held - values[0] - pending);
     items.push(legendItem('cached: held, but not live', theme.cached,
-                          formatBytes(Math.max(0, held - (peak ? peak.live : 0) - pending))));
-  } else items.push(legendItem('held', theme.text, formatBytes(held), 'line'));
-  if (peak) items.push(element('li', {class: 'quiet'}, 'Sizes are those at the peak.'));
+                          {value: formatBytes(cached)}));
+  } else items.push(legendItem('held', theme.text, {value: formatBytes(held), kind: 'line'}));
+  if (peak) {
+    items.push(element('li', {class: 'quiet'}, isState
+        ? `Sizes are those at ${formatTime(time, 6)}, when the most was held.`
+        : 'Sizes are those at the peak.'));
+  }
   byId('memory-legend').replaceChildren(...items);
   byId('memory').setAttribute('aria-label', memorySummary(peak));
 }
@@ -46,15 +67,20 @@ function memorySummary(peak) {
 
 function showLegends() {
   showMemoryLegend();
+  const tags = tagsOfLayers();
   byId('map-legend').replaceChildren(...rankingOf('tag').names.map((name, layer) =>
-      legendItem(name, theme.layers[layer])));
+      legendItem(name, theme.layers[layer], {line: lineOfTag(tags[layer])})));
   const used = new Set(model.copies.kind);
   const items = DIRECTIONS.map((name, kind) => used.has(kind)
       ? legendItem(`copy ${name}`, theme.layers[kind]) : null).filter(Boolean);
-  if (model.launches.time.length) items.push(legendItem('launch', theme.quiet, '', 'tick'));
+  if (model.launches.time.length) items.push(legendItem('launch', theme.quiet, {kind: 'tick'}));
   if (model.waits.stream.includes(0)) items.push(legendItem('host waits', theme.refusal));
+  if (model.calls.time.length) {
+    items.push(legendItem('host function: from its submission until it was seen to be over',
+                          theme.accent, {kind: 'faint'}));
+  }
   if (model.waits.stream.some((stream) => stream !== 0)) {
-    items.push(legendItem('wait: arrow to the stream that waits', theme.text, '', 'arrow'));
+    items.push(legendItem('wait: arrow to the stream that waits', theme.text, {kind: 'arrow'}));
   }
   byId('streams-legend').replaceChildren(...items);
   showPeakTables();
@@ -93,7 +119,10 @@ function showHeader() {
   byId('notes').replaceChildren(...notes.map((note) => element('li', {}, note)));
   showFindings();
   byId('peaks').replaceChildren(...(facts.peaks.length
-      ? facts.peaks.map((peak) => element('p', {}, peak.text))
+      ? [...facts.peaks.map((peak) => element('p', {}, peak.text)),
+         ...facts.held_peaks.map((peak) => element('p', {}, `${peak.text} `,
+             element('button', {type: 'button', title: 'Show this moment in the charts',
+                                onclick: () => showInChart(peak, 'state', null)}, 'Show')))]
       : [element('p', {}, 'No memory was allocated.')]));
   byId('map').setAttribute('aria-label',
       `Address ranges of ${plural(model.blocks.count, 'block')} over time, colored by tag. ` +

@@ -1,7 +1,7 @@
 // Redraws, and the pointer, wheel and keyboard that cause them.
 
 let frame = 0;
-let largestTimer = 0;
+let listTimer = 0;
 
 function redraw() {
   if (frame) cancelAnimationFrame(frame);
@@ -14,8 +14,8 @@ function redraw() {
   drawComparison();
   report.lastRedrawMilliseconds = performance.now() - begin;
   showRange();
-  clearTimeout(largestTimer);
-  largestTimer = setTimeout(showLargestBlocks, 150);
+  clearTimeout(listTimer);
+  listTimer = setTimeout(showBlockList, 150);
 }
 
 function scheduleDraw() {
@@ -56,13 +56,16 @@ function memoryTooltip(chart, x) {
   const line = (name, bytes, color) => element('tr', {},
       element('td', {}, ...(color ? [swatch(color)] : []), name),
       element('td', {class: 'number'}, formatBytes(bytes)));
-  const rows = curve.names.map((name, layer) => [name, values[layer], theme.layers[layer]])
+  const colors = layerColors();
+  const rows = curve.names.map((name, layer) => [name, values[layer], colors[layer]])
       .filter(([, bytes]) => bytes > 0).reverse().map((row) => line(...row));
   const total = index < 0 ? 0 : totalsOf(shown.device).total[index];
   if (shown.mode !== 'state') rows.push(line('live in total', total));
   const held = chart.columns.held[column];
-  if (shown.mode === 'state' && pendingOf(shown.device).time.length > 0) {
-    rows.push(line('pending', pendingAt(index, held, shown.device), theme.pending));
+  if (shown.mode === 'state') {
+    const pending = pendingAt(index, held, shown.device);
+    rows.push(line('pending', pending, theme.pending),
+              line('cached', Math.max(0, held - total - pending), theme.cached));
   }
   if (heldOf(shown.device).time.length > 0) rows.push(line('held', held));
   const near = facts.refusals.find((refusal) => isShown(refusal.device) &&

@@ -26,8 +26,8 @@ function drawMemory() {
 
 function paintStack(chart, curve, columns, most) {
   const {image: {width, height}, pixels} = chart;
-  const colors = theme.layers.map((color) => pixelOf(color));
-  const edges = theme.layers.map((color) => pixelOf(color, EDGE_SHADE));
+  const colors = layerColors().map((color) => pixelOf(color));
+  const edges = layerColors().map((color) => pixelOf(color, EDGE_SHADE));
   const cached = pixelOf(theme.cached);
   const pending = pixelOf(theme.pending);
   const values = new Float64Array(curve.layers + 2);

@@ -120,13 +120,14 @@ function loadModel(facts, column) {
   launches.kernel = column('launch_kernel');
   const waits = readMarks(column, 'wait', (took) => took);
   waits.source = column('wait_for');
+  const calls = readMarks(column, 'call', (took) => took === 0 ? Infinity : took - 1);
   const ranges = {
     time: addUp(column('range_begin', Float64Array)), end: column('range_took', Float64Array),
     depth: column('range_depth'), thread: column('range_thread'), name: column('range_name'),
   };
   for (let i = 0; i < ranges.end.length; ++i) ranges.end[i] += ranges.time[i];
   return {
-    blocks, copies, launches, waits, ranges,
+    blocks, copies, launches, waits, calls, ranges,
     events: orderEvents(blocks),
     ...findRegions(blocks, facts.devices),
     pending: {

@@ -11,6 +11,7 @@ function makeControls() {
   byId('zoom-in').addEventListener('click', () => zoom(0.6));
   byId('zoom-out').addEventListener('click', () => zoom(1 / 0.6));
   byId('zoom-reset').addEventListener('click', resetView);
+  byId('picked-none').addEventListener('click', () => setLine(null));
   byId('theme').addEventListener('click', () =>
       setTheme(document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark'));
 }
@@ -49,6 +50,8 @@ function loadTrace(factsId, columnsId) {
 function openTrace(index) {
   ({facts, model} = traces[index]);
   selectedBlock = -1;
+  shown.line = null;
+  byId('picked').hidden = true;
   byId('block').hidden = true;
   if (charts.map) charts.map.rows = null;
   Object.assign(view, {begin: 0, end: spanNs()});
@@ -112,9 +115,9 @@ Object.assign(report, {
   redraw, liveAt, mapPoint,
   blockAt: (x, y) => blockFacts(blockIndexAt(x, y)),
   setView: drawn(setView), setMode: drawn(setMode), setDevice: drawn(setDevice),
-  setTheme: drawn(setTheme), zoomToBlock: drawn(zoomToBlock), resetView: drawn(resetView),
+  setTheme: drawn(setTheme), setLine: drawn(setLine), zoomToBlock: drawn(zoomToBlock), resetView: drawn(resetView),
   openTrace: drawn(openTrace), compareAt,
-  view: () => ({...view}),
+  view: () => ({...view}), shown: () => ({...shown}),
 });
 window.ternReport = report;
 report.ready = (async () => {

@@ -10,7 +10,7 @@ let model;
 let theme;
 const view = {begin: 0, end: 1};
 const addresses = {low: 0, high: 1};  // the shown part of the address axis
-const shown = {mode: 'tag', device: -1};
+const shown = {mode: 'tag', device: -1, line: null};  // line: {tag, site}, see isPicked()
 const report = {loadMilliseconds: 0, lastRedrawMilliseconds: 0};
 let selectedBlock = -1;
 const charts = {};
@@ -67,6 +67,23 @@ function setMode(mode) {
   scheduleDraw();
 }
 
+/** Whether the block is of the line that is highlighted. A site of -1 is every line of the tag. */
+function isPicked(block) {
+  const {tag, site} = shown.line;
+  return model.blocks.tag[block] === tag && (site < 0 || model.blocks.site[block] === site);
+}
+
+const lineName = ({tag, site}) => site < 0 ? tagName(tag) : `${siteName(site)} (${tagName(tag)})`;
+
+/** Highlights the blocks of a line, or of a tag, and lists them; null: of none. */
+function setLine(line) {
+  shown.line = line;
+  byId('picked').hidden = line === null;
+  if (line) byId('picked-line').textContent = lineName(line);
+  showMemoryLegend();
+  scheduleDraw();
+}
+
 function setDevice(device) {
   shown.device = device;
   byId('device').value = String(device);
@@ -99,9 +116,22 @@ function setTheme(name) {
   scheduleDraw();
 }
 
+const colorPart = (color, at) => parseInt(color.slice(at, at + 2), 16);
+
+/** Returns the color of what is not highlighted: mostly that of the background. */
+const faded = (color) => `#${[1, 3, 5].map((at) => Math.round(
+    0.28 * colorPart(color, at) + 0.72 * colorPart(theme.empty, at)).toString(16).padStart(2, '0'))
+    .join('')}`;
+
+/** Returns the colors of the layers of the memory chart. */
+function layerColors() {
+  if (!splitsLine()) return theme.layers;
+  return [tagColor(shown.line.tag), ...theme.layers.map(faded)];
+}
+
 /** Converts #rrggbb to the value of a pixel in ImageData, which is little-endian here. A factor
     below 1 mixes the color with black. */
 function pixelOf(color, factor = 1) {
-  const part = (at) => Math.min(255, Math.round(parseInt(color.slice(at, at + 2), 16) * factor));
+  const part = (at) => Math.min(255, Math.round(colorPart(color, at) * factor));
   return (255 << 24 | part(5) << 16 | part(3) << 8 | part(1)) >>> 0;
 }

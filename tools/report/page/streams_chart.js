@@ -1,4 +1,4 @@
-// The timeline of streams: copies, launches, waits, and the ranges of threads.
+// The timeline of streams: copies, launches, waits, host functions, and the ranges of threads.
 
 const EDGE_COLOR = 'rgba(0, 0, 0, 0.55)';  // below a bar, so that a light bar has contrast
 const LANE = 36;
@@ -7,12 +7,13 @@ const MAX_RANGE_ROWS = 16;
 const MAX_LANES = 64;        // a canvas has a maximum height
 
 const BAR = {top: 4, height: 14};       // copies
-const TICK = {top: 21, height: 10};     // launches, and waits of the host
+const TICK = {top: 21, height: 10};     // launches, waits of the host, and host functions
 
 function planLanes() {
-  const {copies, launches, waits, ranges} = model;
+  const {copies, launches, waits, calls, ranges} = model;
   const used = new Set([0]);
-  for (const streams of [copies.stream, launches.stream, waits.stream, waits.source]) {
+  for (const streams of [copies.stream, launches.stream, waits.stream, waits.source,
+                         calls.stream]) {
     for (const stream of streams) used.add(stream);
   }
   const streams = [...used].sort((a, b) => a - b).slice(0, MAX_LANES);
@@ -42,7 +43,7 @@ function drawStreams() {
   const chart = charts.streams;
   const context = prepare(chart);
   const {plot} = chart;
-  const {lanes, copies, launches, waits} = model;
+  const {lanes, copies, launches, waits, calls} = model;
   lanes.streams.forEach((stream, lane) => {
     context.fillStyle = lane % 2 === 0 ? theme.empty : theme.card;
     context.fillRect(plot.x, laneTop(lane), plot.width, LANE);
@@ -57,6 +58,10 @@ function drawStreams() {
   context.beginPath();
   context.rect(plot.x, plot.y, plot.width, plot.height);
   context.clip();
+  context.globalAlpha = 0.35;
+  drawMarks(chart, calls, TICK, () => 0, [theme.accent]);
+  context.globalAlpha = 1;
+  drawMarks(chart, {...calls, end: calls.time}, TICK, () => 0, [theme.accent]);
   drawMarks(chart, launches, TICK, () => 0, [theme.quiet]);
   drawMarks(chart, waits, TICK, (i) => waits.stream[i] === 0 ? 0 : -1, [theme.refusal]);
   drawMarks(chart, copies, BAR, (i) => copies.kind[i], theme.layers);
@@ -193,9 +198,11 @@ function streamItemAt(x, y) {
   const lane = Math.floor((y - laneTop(0)) / LANE);
   const stream = model.lanes.streams[lane];
   if (stream === undefined) return null;
-  const found = [copyItem, waitItem, launchItem].map((find) => find(stream, begin, end));
+  const [copy, ...others] = [copyItem, waitItem, launchItem, callItem].map((find) =>
+      find(stream, begin, end));
   const isUpper = y - laneTop(lane) < TICK.top;
-  return (isUpper ? found[0] : null) ?? found[1] ?? found[2] ?? found[0];
+  const other = others.find((item) => item !== null);
+  return isUpper ? copy ?? other : other ?? copy;
 }
 
 function rangeItemAt(y, time) {
@@ -243,5 +250,16 @@ function launchItem(stream, begin, end) {
   return {heading: `Launch of ${kernelName(launches.kernel[i])}`, rows: [
     ['Stream', streamName(stream)], ['Site', siteName(launches.site[i])],
     ['Time', formatTime(launches.time[i], 6)],
+  ]};
+}
+
+function callItem(stream, begin, end) {
+  const {calls} = model;
+  const i = markAt(calls, stream, begin, end);
+  if (i < 0) return null;
+  return {heading: 'Host function', rows: [
+    ['Stream', streamName(stream)], ['Site', siteName(calls.site[i])],
+    ['Submitted', formatTime(calls.time[i], 6)],
+    ['Seen to be over', calls.end[i] === Infinity ? 'no' : formatTime(calls.end[i], 6)],
   ]};
 }

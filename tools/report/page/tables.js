@@ -4,9 +4,10 @@ const FIRST_ROWS = 12;       // rows of a table before "Show all"
 
 /** Builds a table that its column headers sort. A column is {label, value, show, isNumber}: `value`
     is what sorts, `show` returns what the cell contains. `sort` names the column by which the rows
-    are sorted, the largest first. */
+    are sorted, and `direction` says how. */
 function makeTable(caption, columns, rows,
-                   {rowAttributes = () => ({}), sort = '', limit = FIRST_ROWS} = {}) {
+                   {rowAttributes = () => ({}), sort = '', direction = 'descending',
+                    limit = FIRST_ROWS} = {}) {
   const body = element('tbody');
   let order = [...rows];
   const more = element('button', {type: 'button', class: 'more',
@@ -21,7 +22,7 @@ function makeTable(caption, columns, rows,
   };
   const headers = columns.map((column, at) => element('th',
       {scope: 'col', ...(column.isNumber ? {class: 'number'} : {}),
-       ...(column.label === sort ? {'aria-sort': 'descending'} : {})},
+       ...(column.label === sort ? {'aria-sort': direction} : {})},
       element('button', {type: 'button', onclick: () => sortBy(at)}, column.label)));
   const sortBy = (at) => {
     const before = headers[at].getAttribute('aria-sort');
@@ -59,6 +60,16 @@ const lineNode = (line) => element('span', {}, ...line.split('/').flatMap((part,
 const siteColumn = (label, site = (row) => row.site) => ({
   label, kind: 'words site', value: (row) => siteName(site(row)),
   show: (row) => lineNode(siteName(site(row))),
+});
+/** Highlights the blocks of a line, or stops that. */
+const lineButton = (line, ...text) => element('button', {type: 'button', class: 'line',
+    title: 'Highlight these blocks and list them',
+    onclick: () => setLine(shown.line && lineName(shown.line) === lineName(line) ? null : line)},
+    ...text);
+/** The line that allocated blocks. */
+const lineColumn = (label = 'Allocated at', line = (row) => ({tag: row.tag, site: row.site})) => ({
+  label, kind: 'words site', value: (row) => siteName(line(row).site),
+  show: (row) => lineButton(line(row), lineNode(siteName(line(row).site))),
 });
 /** The device of a row, unless the trace has one only. */
 const deviceColumns = () => facts.devices.length < 2 ? []
