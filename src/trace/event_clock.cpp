@@ -11,8 +11,6 @@
 namespace tern::trace {
 namespace {
 
-constexpr std::uint64_t ns_per_second = 1'000'000'000;
-
 std::uint64_t monotonic_ns() noexcept {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(now).count());
@@ -66,6 +64,7 @@ Scale read_both() noexcept {
   if (later.first_ticks <= scale.first_ticks || passed >> 31 != 0) return {};
   scale.ns_per_tick = ((later.first_ns - scale.first_ns) << 32) / passed;
 #else
+  constexpr std::uint64_t ns_per_second = 1'000'000'000;
   std::uint64_t ticks_per_second;
   asm volatile("mrs %0, cntfrq_el0" : "=r"(ticks_per_second));
   if (ticks_per_second == 0) return {};
