@@ -23,7 +23,10 @@ enum nvrtcResult : int {
   NVRTC_ERROR_INVALID_OPTION = 5,
   NVRTC_ERROR_COMPILATION = 6,
 };
-using nvrtcProgram = struct _nvrtcProgram*;
+// Defined, because clang's check of calls through pointers cannot compare types with an incomplete
+// one across source files.
+struct _nvrtcProgram {};
+using nvrtcProgram = _nvrtcProgram*;
 
 // One line per entry: name and parameters. All exist since 11.2.
 #define TERN_FOR_EACH_NVRTC_ENTRY(TERN_NVRTC_ENTRY)                                               \
