@@ -67,7 +67,7 @@ function(tern_configure_shared_library target)
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS "${exports}")
 endfunction()
 
-# With TERN_QUICK_BUILD, precompiles the headers of {fmt} and the standard library. Most of
+# With TERN_QUICK_BUILD, precompiles the headers of {fmt}, the standard library and ARGN. Most of
 # the includes that this hides are found by tests/structure/includes_test.py.
 function(tern_precompile_headers target)
   if(NOT TERN_QUICK_BUILD)
@@ -76,7 +76,7 @@ function(tern_precompile_headers target)
   target_precompile_headers(${target} PRIVATE
     <fmt/format.h> <algorithm> <array> <atomic> <chrono> <condition_variable> <functional> <map>
     <memory> <mutex> <optional> <span> <string> <string_view> <thread> <unordered_map> <utility>
-    <vector>)
+    <vector> ${ARGN})
 endfunction()
 
 # Compiles several sources of a target as one, which saves a third to a half of the time. The sources

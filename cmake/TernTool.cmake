@@ -52,6 +52,9 @@ target_include_directories(tern_tool_objects PUBLIC
 target_include_directories(tern_tool_objects PRIVATE "${PROJECT_SOURCE_DIR}/src")
 target_link_libraries(tern_tool_objects PUBLIC
   Threads::Threads ${CMAKE_DL_LIBS} tern_dependency::cli11 tern_dependency::nlohmann_json tern_dependency::fmt)
+# {fmt} and the standard library only: g++ takes longer to load more than it saves.
+tern_precompile_headers(tern_tool_objects)
+target_compile_options(tern_tool_objects PRIVATE "SHELL:--param ggc-min-heapsize=524288")
 
 # Made of the library's objects, as the unit tests are: bench measures functions that a shared
 # library hides.
