@@ -17,11 +17,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import gc
 import logging
 import os
 import pathlib
 import sys
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -264,6 +266,17 @@ def _opened(value: Any) -> Any:
     return value
 
 
+def _closed(value: Any) -> Any:
+    """Return the value with the buffers and tables in it as Received."""
+    if isinstance(value, _tern_types):
+        return Received(*_dump(value, context={}))
+    if type(value) in (list, tuple):
+        return type(value)(_closed(part) for part in value)
+    if type(value) is dict:
+        return {key: _closed(part) for key, part in value.items()}
+    return value
+
+
 def _has_received(value: Any) -> bool:
     if type(value) in (list, tuple, set, dict):
         return any(_has_received(part) for part in _parts(value))
@@ -321,8 +334,7 @@ class Store(SpillBuffer):
 
     def __getitem__(self, key: Any) -> Any:
         if _is_serving.get():
-            value = self.fast.d.get(key)
-            return self.slow[key] if value is None and key not in self.fast else value
+            return self._closed(key)
         value = super().__getitem__(key)
         try:
             opened = _opened(value)
@@ -332,6 +344,16 @@ class Store(SpillBuffer):
         if opened is not value and key in self.fast:
             self.fast.set_noevict(key, opened)
         return opened
+
+    def _closed(self, key: Any) -> Any:
+        """Return a value for a message.
+
+        The message refers to host memory and not to the value, so that the value can be spilled while it is sent.
+        """
+        try:
+            return _closed(self.fast.d[key])
+        except KeyError:
+            return self.slow[key]
 
     def fast_to_slow(self, key: Any, value: Any) -> None:
         """Write a value to its file."""
@@ -355,16 +377,23 @@ class Store(SpillBuffer):
         need_bytes : int
         """
         budget = self.budget
-        if budget is None:
+        if budget is None or need_bytes > (budget.limit_bytes or 0):
             return 0
         before = budget.live_bytes
-        for key in list(self.fast.order):
-            value = [self.fast.d.get(key)]
-            if _is_evictable(value, idle_references=4):  # `fast` has the fourth
-                self._free_one(key, value)
-            value.clear()
+        for attempt in range(_max_attempts):
+            for key in list(self.fast.order):
+                if before - budget.live_bytes >= need_bytes:
+                    return before - budget.live_bytes
+                value = [self.fast.d.get(key)]
+                if _is_evictable(value, idle_references=4):  # `fast` has the fourth
+                    self._free_one(key, value)
+                value.clear()
             if before - budget.live_bytes >= need_bytes:
                 break
+            # The thread of the task before may still have its arguments and its result. It drops them in a moment.
+            if attempt == 0:
+                gc.collect()
+            time.sleep(_pause_s)
         return max(before - budget.live_bytes, 0)
 
     def _free_one(self, key: Any, value: list[Any]) -> None:
@@ -382,6 +411,11 @@ class Store(SpillBuffer):
                 self.fast.evict(key)
         except (HandledError, KeyError):
             pass  # logged, or another thread was faster
+
+
+# How often, and after which pause, a request looks again for values to spill.
+_max_attempts = 50
+_pause_s = 0.01
 
 
 def _forget_frames(error: Exception) -> None:

@@ -202,6 +202,16 @@ def test_a_store_spills_only_values_that_nothing_uses(tmp_path: pathlib.Path) ->
     assert store.spilled_total.memory >= 2 * mib
     assert (store["idle"].to_numpy() == 7).all()
     assert (store["list"][1]["key"].to_numpy() == 7).all()
+    # A message refers to no value, so a value can be spilled while it is sent.
+    token = ternmem.dask._is_serving.set(True)
+    sent = [store[key] for key in ("used", "idle", "list", "number")]
+    ternmem.dask._is_serving.reset(token)
+    assert [type(value) for value in sent] == [Received, Received, list, int]
+    assert isinstance(sent[2][1]["key"], Received)
+    store.free(64 * mib)
+    assert set(store.disk) == {"idle", "list"}
+    assert contents(sent[2][1]["key"].open()) == [7] * mib
+    del sent
     assert store.evict() > 0  # Dask's own request spills values in use too
     assert contents(store["used"]) == contents(used)
     del store, resource
