@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "owner.hpp"
 #include "places.hpp"
 #include "support.hpp"
 #include "tern/memory/budget.hpp"
@@ -14,6 +15,7 @@
 #include "tern/memory/default_resource.hpp"
 #include "tern/memory/driver_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
+#include "tern/memory/pressure_resource.hpp"
 #include "tern/memory/tracking_resource.hpp"
 
 namespace tern::python {
@@ -49,6 +51,25 @@ nb::dict statistics_of(const Statistics& statistics) {
 BudgetLimit budget_limit_of(nb::handle limit_bytes) {
   return limit_bytes.is_none() ? BudgetLimit::unlimited()
                                : BudgetLimit::bytes(size_of_object(limit_bytes, "limit_bytes"));
+}
+
+/// Calls the function with the number of bytes that a request needs. Returns the bytes that it has
+/// freed, and none if Python ends.
+std::size_t call_handler(const std::shared_ptr<void>& function, std::size_t need_bytes) {
+  const InterpreterEntry entry;
+  if (!entry) return 0;
+  try {
+    const nb::object freed =
+        nb::borrow(static_cast<PyObject*>(function.get()))(nb::int_(need_bytes));
+    return nb::cast<std::size_t>(freed);
+  } catch (nb::python_error& error) {
+    // The request fails with the error of the full budget. Nobody else would see this exception.
+    error.discard_as_unraisable("a handler of ternmem.PressureResource");
+  } catch (const nb::cast_error&) {
+    PyErr_SetString(PyExc_TypeError, "the handler must return the number of bytes that it freed.");
+    PyErr_WriteUnraisable(static_cast<PyObject*>(function.get()));
+  }
+  return 0;
 }
 
 }  // namespace
@@ -191,6 +212,9 @@ void add_resources(nb::module_& module) {
       .def_prop_ro(
           "charged_bytes", [](const Budget& self) { return self.charged_bytes(); },
           "Used bytes, and bytes of requests that are under way or reserved.")
+      .def_prop_ro(
+          "peak_bytes", [](const Budget& self) { return self.peak_bytes(); },
+          "The most bytes that were used at one time.")
       .def("__repr__", [](const Budget& self) {
         const nb::object limit =
             self.has_limit() ? nb::object(nb::int_(self.limit_bytes())) : nb::none();
@@ -206,6 +230,24 @@ void add_resources(nb::module_& module) {
              return std::make_shared<BudgetResource>(std::move(upstream), std::move(budget));
            }),
            nb::arg("upstream"), nb::arg("budget"));
+  nb::class_<PressureResource, Resource>(
+      module, "PressureResource",
+      "Calls a function when another resource is out of memory, and then tries the request again."
+      "\n\nParameters\n----------\nupstream : Resource\n    Where the memory comes from.\n"
+      "handler : callable\n"
+      "    Gets the number of bytes that the request needs, frees memory, and returns the number "
+      "of bytes freed.\n"
+      "    Runs on the thread of the request. Must not use the memory that the request is for.")
+      .def(nb::new_([](std::shared_ptr<Resource> upstream, nb::object handler) {
+             if (!nb::isinstance<nb::callable>(handler))
+               refuse_type("handler must be a function that takes a number of bytes.");
+             auto made = std::make_shared<PressureResource>(std::move(upstream));
+             made->add_handler([function = shared_owner(std::move(handler))](const Pressure& now) {
+               return call_handler(function, now.need_bytes);
+             });
+             return made;
+           }),
+           nb::arg("upstream"), nb::arg("handler"));
   nb::class_<TrackingResource, Resource>(
       module, "TrackingResource",
       "Records each live block of another resource, and the line that allocated it.\n\n"

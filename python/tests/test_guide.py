@@ -16,12 +16,17 @@ pages = [*sorted(guide.glob("python-*.md")), *sorted(guide.glob("from-*.md")), r
 examples = sorted((root / "python/examples").glob("*.py"))
 
 
+def skip_without_libraries(program: str) -> None:
+    for library, users in {"pyarrow": "import pyarrow|ternmem.flight", "distributed": "ternmem.dask"}.items():
+        if re.search(users, program):
+            pytest.importorskip(library, reason=f"{library} is not installed")
+
+
 @pytest.mark.parametrize("page", pages, ids=lambda page: page.stem)
 def test_the_programs_of_a_page_run(page: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """All blocks of a page are one program. Empty lines keep the line numbers of the page."""
     text = page.read_text()
-    if "import pyarrow" in text:
-        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    skip_without_libraries(text)
     program = ""
     for found in block.finditer(text):
         line = text.count("\n", 0, found.start(1))
@@ -40,6 +45,7 @@ def test_there_are_pages_and_examples() -> None:
 
 @pytest.mark.parametrize("example", examples, ids=lambda example: example.stem)
 def test_an_example_runs(example: pathlib.Path) -> None:
+    skip_without_libraries(example.read_text())
     ended = subprocess.run([sys.executable, example], capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout != ""

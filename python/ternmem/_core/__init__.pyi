@@ -395,6 +395,10 @@ class Budget:
     def charged_bytes(self) -> int:
         """Used bytes, and bytes of requests that are under way or reserved."""
 
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that were used at one time."""
+
     def __repr__(self) -> str: ...
 
 class BudgetResource(Resource):
@@ -409,6 +413,21 @@ class BudgetResource(Resource):
     """
 
     def __init__(self, upstream: Resource, budget: Budget) -> None: ...
+
+class PressureResource(Resource):
+    """
+    Calls a function when another resource is out of memory, and then tries the request again.
+
+    Parameters
+    ----------
+    upstream : Resource
+        Where the memory comes from.
+    handler : callable
+        Gets the number of bytes that the request needs, frees memory, and returns the number of bytes freed.
+        Runs on the thread of the request. Must not use the memory that the request is for.
+    """
+
+    def __init__(self, upstream: Resource, handler: object) -> None: ...
 
 class TrackingResource(Resource):
     """
