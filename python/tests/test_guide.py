@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -27,6 +28,11 @@ def test_the_programs_of_a_page_run(page: pathlib.Path, tmp_path: pathlib.Path) 
     """All blocks of a page are one program. Empty lines keep the line numbers of the page."""
     text = page.read_text()
     skip_without_libraries(text)
+    if "from ternmem import mpi" in text:
+        # An import of ternmem.mpi in this process would start MPI in it.
+        pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+        if shutil.which("mpirun") is None:
+            pytest.skip("mpirun is not installed")
     program = ""
     for found in block.finditer(text):
         line = text.count("\n", 0, found.start(1))
