@@ -194,7 +194,7 @@ nb::object from_dlpack(nb::handle producer, nb::handle device, nb::handle copy) 
   if (nb::len(place) != 2) refuse_value(wrong_place);
   const int type = nb::cast<int>(index_of(nb::object(place[0]), wrong_place));
   const int number = nb::cast<int>(index_of(nb::object(place[1]), wrong_place));
-  const Device source = nb::isinstance<Device>(device) && type == dl_ext
+  const Device source = nb::isinstance<Device>(device) && type != dl_cpu
                             ? nb::cast<Device>(device)
                             : device_of_dlpack(type, number);
   const nb::object capsule = call_dlpack(producer, type);
@@ -372,8 +372,8 @@ void add_exchange(nb::module_& module) {
              "Parameters\n----------\n"
              "x : object\n    With ``__dlpack__`` and ``__dlpack_device__``, such as an array of "
              "NumPy, CuPy, JAX or torch.\n"
-             "device : Device, optional\n    The simulated device that owns the memory; needed "
-             "only if several are open.\n"
+             "device : Device, optional\n    The device that owns the memory. By default the device "
+             "with the number that the tensor names.\n"
              "copy : bool, optional\n    True always copies. False raises CopyRequiredError if a "
              "copy is needed.\n\n"
              "Returns\n-------\n"

@@ -338,6 +338,16 @@ nb::object without_none(nb::handle values, std::vector<std::uint8_t>& valid) {
   return numpy().attr("asarray")(kept);
 }
 
+/// Returns whether this is a list such as [] or [None, None]. NumPy cannot know the type of its
+/// elements.
+bool is_list_without_values(nb::handle values) {
+  if (nb::hasattr(values, "dtype")) return false;
+  for (const nb::handle one : nb::iter(values)) {
+    if (!one.is_none()) return false;
+  }
+  return true;
+}
+
 bool has_texts(nb::handle values) {
   bool has_values = false;
   for (const nb::handle one : nb::iter(values)) {
@@ -366,8 +376,18 @@ Column make_column(nb::handle values, nb::handle type, nb::handle device, nb::ha
               .with("actual", repr_of(array.attr("shape"))),
           here());
   }
-  std::string kind = nb::cast<std::string>(array.attr("dtype").attr("kind"));
+  const auto element_type = [](const LogicalType& one) {
+    return one.is_bits() ? DType::boolean : one.dtype();
+  };
   std::vector<std::uint8_t> numbers;
+  if (wanted && is_list_without_values(values)) {
+    if (nb::len(values) > 0 && !present.empty())
+      refuse_value("pass either values that are None or the argument valid, and not both");
+    numbers.assign(nb::len(values), 0);
+    if (!numbers.empty()) options.valid = numbers;
+    array = numpy().attr("zeros")(numbers.size(), object_of_dtype(element_type(*wanted)));
+  }
+  std::string kind = nb::cast<std::string>(array.attr("dtype").attr("kind"));
   if (kind == "O" && !has_texts(values)) {
     array = without_none(values, numbers);
     kind = nb::cast<std::string>(array.attr("dtype").attr("kind"));
@@ -399,7 +419,7 @@ Column make_column(nb::handle values, nb::handle type, nb::handle device, nb::ha
     if (is_time_of_numpy(*wanted))
       array = array.attr("astype")(numpy_time(*wanted)).attr("view")("i8");
   }
-  const DType dtype = wanted->is_bits() ? DType::boolean : wanted->dtype();
+  const DType dtype = element_type(*wanted);
   const nb::object elements = elements_of(array, dtype, nullptr);
   const void* const address = address_of(elements);
   const std::size_t count = nb::len(elements);

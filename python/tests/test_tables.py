@@ -50,6 +50,17 @@ def test_columns_with_missing_values(device: tern.Device) -> None:
     assert column.count_nulls() == 2
 
 
+@pytest.mark.parametrize("type", ["int64", "float32", "bool", "date32", LogicalType.timestamp("us")])
+def test_lists_without_values_have_the_type_that_is_asked_for(device: tern.Device, type: Any) -> None:
+    assert Column([], type, device).to_pylist() == []
+    missing = Column([None, None], type, device)
+    assert missing.type == LogicalType(type) if isinstance(type, str) else type
+    assert missing.to_pylist() == [None, None]
+    assert missing.null_count == 2
+    with pytest.raises(ValueError, match="not both"):
+        Column([None], type, device, valid=[True])
+
+
 def test_columns_of_texts(device: tern.Device) -> None:
     for values in (["a", "", "äöü", None], [b"a", None, b"\0\xff"]):
         column = Column(values, "utf8" if isinstance(values[0], str) else "binary", device=device)

@@ -274,7 +274,7 @@ def from_dlpack(x: object, *, device: object | None = None, copy: object | None 
     x : object
         With ``__dlpack__`` and ``__dlpack_device__``, such as an array of NumPy, CuPy, JAX or torch.
     device : Device, optional
-        The simulated device that owns the memory; needed only if several are open.
+        The device that owns the memory. By default the device with the number that the tensor names.
     copy : bool, optional
         True always copies. False raises CopyRequiredError if a copy is needed.
 
