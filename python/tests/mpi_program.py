@@ -27,7 +27,7 @@ from mpi4py import MPI
 import ternmem as tern
 from ternmem import _mpi_memory, mpi
 
-SPECS = ("host", "sim:0", "cuda:0?driver=sim")
+SPECS = ("host", "sim:0", "cuda:0?driver=sim", *(spec for spec in tern.devices() if spec.startswith("cuda:0")))
 KINDS = (tern.Buffer, tern.UnifiedBuffer, tern.ManagedBuffer)
 # Short pieces make the tests quick. LONG is three pieces, and a last one that is shorter.
 PIECE_BYTES = _mpi_memory.PIECE_BYTES = 64 << 10
