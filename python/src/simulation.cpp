@@ -151,6 +151,12 @@ void add_simulation(nb::module_& module) {
       nb::arg("device"),
       "Return how many bytes of managed memory had to migrate so far, in either direction.");
   sim.def(
+      "virtual_time_ns",
+      [](const Device& device) { return released([&] { return sim::virtual_time_ns(device); }); },
+      nb::arg("device"),
+      "Return the virtual time since the device was opened, in nanoseconds. The profile of the "
+      "device sets\nhow long operations take.");
+  sim.def(
       "trace_hash",
       [](const Device& device) { return released([&] { return sim::trace_hash(device); }); },
       nb::arg("device"),

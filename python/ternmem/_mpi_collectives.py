@@ -16,7 +16,7 @@ from . import _mpi_tables as tables
 from ._mpi_memory import Bytes, NoBytes, pieces
 from ._mpi_ranks import Completion, Opened, Ranks, close
 from ._mpi_requests import Steps
-from ._mpi_wire import error_of, failure, fields_of_error, mismatch, pack, text_of, unpack
+from ._mpi_wire import BLOCK_BYTES, error_of, failure, fields_of_error, mismatch, pack, text_of, unpack
 
 _operations = {
     "sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX,
@@ -29,9 +29,6 @@ _types = {
 }  # fmt: skip
 _not_of_floats = ("band", "bor", "bxor")
 _not_of_complex = (*_not_of_floats, "min", "max")
-
-# What each rank tells all others after a disagreement.
-_block_bytes = 4096
 
 
 class Collectives:
@@ -192,9 +189,9 @@ class Collectives:
         if numbers[0] == -numbers[1] and error is None:
             return bool(numbers[2])
         if self._ranks.size > 1:
-            blocks = np.zeros((self._ranks.size, _block_bytes), np.uint8)
-            block = np.zeros(_block_bytes, np.uint8)
-            if len(text) > _block_bytes:
+            blocks = np.zeros((self._ranks.size, BLOCK_BYTES), np.uint8)
+            block = np.zeros(BLOCK_BYTES, np.uint8)
+            if len(text) > BLOCK_BYTES:
                 text = pack({"error": fields_of_error(Exception("the description is too long")), "rank": self._ranks.rank})
             block[: len(text)] = np.frombuffer(text, np.uint8)
             yield Completion(self._ranks, self._ranks.bodies.Iallgather([block, MPI.BYTE], [blocks, MPI.BYTE]), None)

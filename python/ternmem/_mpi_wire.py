@@ -10,6 +10,8 @@ from . import errors
 
 # The first bytes of every header. The digit changes with the format.
 MAGIC = b"TERNMPI1"
+# What each rank tells all others after a disagreement.
+BLOCK_BYTES = 4096
 _longest_text = 1500
 _own_exceptions: tuple[tuple[type[BaseException], type[errors.Error]], ...] = (
     (MemoryError, errors.OutOfMemoryError),

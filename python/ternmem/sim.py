@@ -4,6 +4,30 @@
 >>> device = sim.open(seed=7)
 """
 
-from ._core.sim import Finding, calls, findings, hold, leaks, migrated_bytes, open, resume, set_faults, trace_hash
+from ._core.sim import (
+    Finding,
+    calls,
+    findings,
+    hold,
+    leaks,
+    migrated_bytes,
+    open,
+    resume,
+    set_faults,
+    trace_hash,
+    virtual_time_ns,
+)
 
-__all__ = ["Finding", "calls", "findings", "hold", "leaks", "migrated_bytes", "open", "resume", "set_faults", "trace_hash"]
+__all__ = [
+    "Finding",
+    "calls",
+    "findings",
+    "hold",
+    "leaks",
+    "migrated_bytes",
+    "open",
+    "resume",
+    "set_faults",
+    "trace_hash",
+    "virtual_time_ns",
+]

@@ -92,6 +92,12 @@ def migrated_bytes(device: ternmem._core.Device) -> int:
     Return how many bytes of managed memory had to migrate so far, in either direction.
     """
 
+def virtual_time_ns(device: ternmem._core.Device) -> int:
+    """
+    Return the virtual time since the device was opened, in nanoseconds. The profile of the device sets
+    how long operations take.
+    """
+
 def trace_hash(device: ternmem._core.Device) -> int:
     """
     Return a hash of everything that happened. Equal runs have equal hashes.
