@@ -504,7 +504,7 @@ Result<void> Budget::try_wait_for_pending() noexcept {
 
 void Budget::answer_requests() const noexcept {
   // The caller may be allocating a host copy to write another one back, so no dirty copy is evicted.
-  if (shared_ && shared_->is_asked()) shared_->answer(Overflow::evict);
+  if (shared_ && shared_->is_asked()) shared_->answer(Overflow::evict, false);
 }
 
 std::size_t Budget::trim_pools() noexcept { return frees_->trim_pools(); }

@@ -261,9 +261,9 @@ bool SharedBudget::is_asked() const noexcept {
   return segment_->own().asked.load(std::memory_order_relaxed) != 0 && !is_forked();
 }
 
-SharedAnswer SharedBudget::answer_requests() noexcept { return answer(Overflow::spill); }
+SharedAnswer SharedBudget::answer_requests() noexcept { return answer(Overflow::spill, true); }
 
-SharedAnswer SharedBudget::answer(Overflow reach) noexcept try {
+SharedAnswer SharedBudget::answer(Overflow reach, bool may_wait) noexcept try {
   SharedAnswer done;
   if (!is_asked()) return done;
   std::vector<BudgetHandle> roots;
@@ -280,8 +280,13 @@ SharedAnswer SharedBudget::answer(Overflow reach) noexcept try {
     if (evict != nullptr && done.evicted_bytes < done.asked_bytes) {
       done.evicted_bytes += evict(*root, done.asked_bytes - done.evicted_bytes, reach);
     }
-    // Ends the charges of evicted copies that no stream uses any more.
-    root->drain();
+    // Evicted copies count, and their pools keep the memory, until their streams have passed the
+    // frees.
+    if (may_wait && root->overflow() != Overflow::fail) {
+      static_cast<void>(root->try_wait_for_pending());
+    } else {
+      root->drain();
+    }
     done.trimmed_bytes += root->trim_pools();
   }
   slot.evicted.fetch_add(done.evicted_bytes);

@@ -136,11 +136,11 @@ class TERN_EXPORT SharedBudget {
   /// cannot recycle, or in answer_requests(). state() shows the answer. Throws NotFound and
   /// AfterFork.
   void ask(std::string_view tenant, std::size_t bytes);
-  /// Answers what other tenants have asked of this one: evicts copies of unified buffers until the
-  /// bytes are given back or nothing is left to evict, then returns all unused memory of the pools
-  /// to the driver. Only budgets with this handle, and what they count, are affected; Overflow
-  /// decides which copies may go. An answer within an allocation evicts no dirty copies. Never
-  /// waits for a stream: copies that are still in use count until their stream has passed the free.
+  /// Answers what other tenants have asked of this one. Evicts copies of unified buffers until the
+  /// bytes are given back or nothing is left to evict, waits for the pending frees, and returns all
+  /// unused memory of the pools to the driver. Only budgets with this handle and what they count
+  /// are affected. The Overflow of the budgets decides which copies may go, and whether the call
+  /// may wait. An answer within an allocation evicts no dirty copy and does not wait.
   SharedAnswer answer_requests() noexcept;
   /// Returns whether a request waits for an answer.
   [[nodiscard]] bool is_asked() const noexcept;
@@ -155,7 +155,7 @@ class TERN_EXPORT SharedBudget {
   /// Claims bytes for this tenant. Before it fails, the call collects dead tenants.
   [[nodiscard]] bool claim(std::size_t bytes) noexcept;
   void release(std::size_t bytes) noexcept;
-  SharedAnswer answer(Overflow reach) noexcept;
+  SharedAnswer answer(Overflow reach, bool may_wait) noexcept;
   /// Explains why a claim has just failed. `root` is the path of the budget.
   [[nodiscard]] Failure refusal(std::string_view root, std::size_t requested,
                                 std::size_t would_grant) const noexcept;
