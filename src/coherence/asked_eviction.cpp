@@ -4,6 +4,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <vector>
 
 #include "coherence/eviction_request.hpp"
 #include "coherence/residents.hpp"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -137,6 +138,10 @@ Result<SharedBudgetState> SharedBudget::try_inspect(std::string_view name,
   return state_of(name, **segment);
 } catch (const std::bad_alloc&) {
   return no_memory(site);
+}
+
+SharedBudgetState SharedBudget::inspect(std::string_view name, CallSite site) {
+  return try_inspect(name, site).value();
 }
 
 bool SharedBudget::is_forked() const noexcept { return !is_same_process(process_); }

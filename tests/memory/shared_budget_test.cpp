@@ -60,7 +60,7 @@ class SharedBudgetTest : public testing::Test {
     return Budget::make("root", BudgetLimit::unlimited(), {.shared = shared});
   }
   [[nodiscard]] SharedTenant tenant(const std::string& which) const {
-    for (SharedTenant& one : SharedBudget::try_inspect(name).value().tenants) {
+    for (SharedTenant& one : SharedBudget::inspect(name).tenants) {
       if (one.name == which) return one;
     }
     ADD_FAILURE() << "no tenant " << which;

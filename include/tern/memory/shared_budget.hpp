@@ -102,6 +102,8 @@ class TERN_EXPORT SharedBudget {
   /// Reads a shared budget without joining it. Fails like try_join().
   [[nodiscard]] static Result<SharedBudgetState> try_inspect(
       std::string_view name, CallSite site = CallSite::here()) noexcept;
+  [[nodiscard]] static SharedBudgetState inspect(std::string_view name,
+                                                 CallSite site = CallSite::here());
   SharedBudget(const SharedBudget&) = delete;
   SharedBudget& operator=(const SharedBudget&) = delete;
   ~SharedBudget();
