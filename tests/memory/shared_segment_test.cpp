@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -383,6 +384,50 @@ TEST_F(SharedSegmentTest, RepairsThePeakOfADeadHolder) {
   EXPECT_EQ(a->peak(), 300u);
 }
 
+// A debugger kills the child after each number of instructions of a claim and a release.
+TEST_F(SharedSegmentTest, ATenantMayBeKilledAtAnyInstruction) {
+  // Single steps clear the monitor of load-exclusive loops, so some processors never leave them.
+  constexpr int max_steps = 20'000;
+  const int stride = test::in_full() ? 1 : 7;
+  const Segment a = join("a");
+  bool is_through = false;
+  std::uint64_t found = 0;
+  for (int steps = 0; !is_through && steps < max_steps; steps += stride) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);
+      static const Segment own = join("b");
+      if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(9);
+      ::raise(SIGSTOP);
+      static_cast<void>(own->claim(100));
+      own->release(100);
+      ::raise(SIGSTOP);
+      _exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    if (WIFEXITED(status)) return;  // a container that allows no debuggers
+    for (int i = 0; i < steps && !is_through; ++i) {
+      ASSERT_EQ(ptrace(PTRACE_SINGLESTEP, child, nullptr, nullptr), 0);
+      ASSERT_EQ(waitpid(child, &status, 0), child);
+      ASSERT_TRUE(WIFSTOPPED(status));
+      is_through = WSTOPSIG(status) == SIGSTOP;
+    }
+    kill_and_reap(child);
+    const std::uint64_t left = a->charged();
+    ASSERT_TRUE(left == 0 || left == 100) << "after " << steps << " instructions";
+    found += left;
+    ASSERT_EQ(a->claim(1000 - left), SharedClaim::granted);
+    ASSERT_EQ(a->claim(1), SharedClaim::over_limit);
+    a->release(1000 - left);
+    ASSERT_EQ(a->collect(), left);
+    ASSERT_EQ(a->charged(), 0u);
+    ASSERT_EQ(a->rows().size(), 1u);
+  }
+  EXPECT_TRUE(is_through);
+  EXPECT_GT(found, 0u);
+}
+
 TEST_F(SharedSegmentTest, DoesNotTakeTheLockFromALivingHolder) {
   const Segment a = join("a");
   a->set_patience_ns(1'000'000);
@@ -458,6 +503,9 @@ TEST_F(SharedSegmentTest, JoinsWhileOthersLeave) {
       const Segment joined = join(tenant);
       EXPECT_EQ(joined->claim(500), SharedClaim::granted);
       joined->release(500);
+      // The file with the name is the one that was joined.
+      const Segment there = SharedSegment::try_inspect("test", folder / "").value();
+      EXPECT_EQ(there->rows().at(joined->slot()).name, tenant);
     }
   };
   {
