@@ -51,6 +51,11 @@ thread_local std::uint64_t refusals = 0;
 
 std::size_t minus(std::size_t a, std::size_t b) noexcept { return a - std::min(a, b); }
 
+/// Returns whether the level has a limit, or a shared budget above it.
+bool can_refuse(const Budget& level) noexcept {
+  return level.has_limit() || (!level.parent() && level.shared());
+}
+
 /// Returns the largest request that fits at this level after `freed_bytes` of its charge are freed.
 std::size_t room_after(const Budget& level, std::size_t freed_bytes) {
   const BudgetState now = state_of(level);
@@ -208,7 +213,7 @@ void EvictionRequest::find(bool is_for_device, RetainedCandidates& found) const 
 bool EvictionRequest::is_hopeless(const Failure& why) noexcept {
   if (why.code() != ErrorCode::out_of_budget) return false;
   visit_budgets(wanted_.resource, [&](const Budget& level) {
-    if (!level.has_limit()) return false;
+    if (!can_refuse(level)) return false;
     std::size_t evictable = 0;
     where_.visit([&](const Resident& one) {
       const UnifiedCore::Evictability evictability = one.owner()->evictability(one.memory());
@@ -226,7 +231,7 @@ std::size_t EvictionRequest::missing_bytes() const noexcept {
   std::size_t missing = 0;
   const StreamId stream = wanted_.stream.id();
   visit_budgets(wanted_.resource, [&](Budget& level) {
-    if (!level.has_limit()) return false;
+    if (!can_refuse(level)) return false;
     if (level.remaining_bytes() < wanted_.bytes) level.drain();
     // The stream can reuse memory that it has freed itself.
     const std::size_t own = stream ? level.pending_bytes(stream) : 0;
@@ -299,7 +304,7 @@ bool EvictionRequest::would_fit_later(const Failure& why) const noexcept {
     return freed_bytes_ + pending + bytes_of(nullptr) != 0;
   }
   return !visit_budgets(wanted_.resource, [&](const Budget& level) {
-    if (!level.has_limit()) return false;
+    if (!can_refuse(level)) return false;
     return wanted_.bytes > room_after(level, level.pending_bytes() + bytes_of(&level));
   });
 }

@@ -440,7 +440,7 @@ Failure Budget::refusal(std::size_t requested, std::size_t would_grant, Tag tag,
 Result<Reservation> Budget::try_reserve(std::size_t bytes, CallSite site) noexcept {
   bool is_finite = false;
   for (const Budget* level = this; level != nullptr; level = level->parent_.get()) {
-    is_finite = is_finite || level->has_limit();
+    is_finite = is_finite || level->has_limit() || level->has_shared_above();
   }
   if (!is_finite) {
     return Failure(ErrorCode::unsupported,

@@ -15,6 +15,7 @@
 #include "core/process.hpp"
 #include "core/text.hpp"
 #include "memory/eviction_hook.hpp"
+#include "memory/pending_frees.hpp"
 #include "memory/shared_segment.hpp"
 
 namespace tern {
@@ -168,12 +169,18 @@ SharedBudgetState SharedBudget::state() const { return state_of(name_, *segment_
 void SharedBudget::set_limit(BudgetLimit limit) {
   check_not_forked(process_).value();
   if (!segment_->try_set_limit(limit.value_bytes())) raise_blocked(name_, *segment_);
+  bound_pools();
 }
 
 void SharedBudget::set_tenant_limit(std::string_view tenant, BudgetLimit limit) {
   check_not_forked(process_).value();
   const SharedRow row = find_tenant(name_, tenant, *segment_);
   if (!segment_->try_set_limit(row, limit.value_bytes())) raise_blocked(name_, *segment_);
+  bound_pools();
+}
+
+void SharedBudget::bound_pools() {
+  for (const BudgetHandle& root : roots()) root->frees_->bound_pools();
 }
 
 // --- Claiming
@@ -257,6 +264,15 @@ void SharedBudget::attach(const BudgetHandle& root) {
   roots_.push_back(root);
 }
 
+std::vector<BudgetHandle> SharedBudget::roots() {
+  std::vector<BudgetHandle> all;
+  const std::lock_guard lock(mutex_);
+  for (const std::weak_ptr<Budget>& one : roots_) {
+    if (BudgetHandle root = one.lock()) all.push_back(std::move(root));
+  }
+  return all;
+}
+
 void SharedBudget::ask(std::string_view tenant, std::size_t bytes) {
   check_not_forked(process_).value();
   segment_->ask(find_tenant(name_, tenant, *segment_), bytes);
@@ -271,17 +287,11 @@ SharedAnswer SharedBudget::answer_requests() noexcept { return answer(Overflow::
 SharedAnswer SharedBudget::answer(Overflow reach, bool may_wait) noexcept try {
   SharedAnswer done;
   if (!is_asked()) return done;
-  std::vector<BudgetHandle> roots;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const std::weak_ptr<Budget>& one : roots_) {
-      if (BudgetHandle root = one.lock()) roots.push_back(std::move(root));
-    }
-  }
+  const std::vector<BudgetHandle> all = roots();
   SharedSlot& slot = segment_->own();
   done.asked_bytes = slot.asked.exchange(0);
   const EvictionHook evict = eviction_hook.load();
-  for (const BudgetHandle& root : roots) {
+  for (const BudgetHandle& root : all) {
     if (evict != nullptr && done.evicted_bytes < done.asked_bytes) {
       done.evicted_bytes += evict(*root, done.asked_bytes - done.evicted_bytes, reach);
     }
@@ -293,6 +303,8 @@ SharedAnswer SharedBudget::answer(Overflow reach, bool may_wait) noexcept try {
       root->drain();
     }
     done.trimmed_bytes += root->trim_pools();
+    // Another process may have changed the limits.
+    root->frees_->bound_pools();
   }
   slot.evicted.fetch_add(done.evicted_bytes);
   slot.trimmed.fetch_add(done.trimmed_bytes);

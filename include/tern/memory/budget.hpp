@@ -146,10 +146,7 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
 
   /// The limit of this budget itself; max_request_bytes if there is none.
   [[nodiscard]] std::size_t limit_bytes() const noexcept { return limit().value_bytes(); }
-  /// Returns whether this level may refuse: it has a limit, or it is a root with a shared budget.
-  [[nodiscard]] bool has_limit() const noexcept {
-    return limit().is_finite() || has_shared_above();
-  }
+  [[nodiscard]] bool has_limit() const noexcept { return limit().is_finite(); }
   /// Admitted, provisional and reserved bytes together.
   [[nodiscard]] std::size_t charged_bytes() const noexcept { return charged_.load(); }
   /// Admitted bytes, including pending ones.

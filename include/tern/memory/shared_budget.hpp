@@ -124,7 +124,8 @@ class TERN_EXPORT SharedBudget {
   [[nodiscard]] SharedBudgetState state() const;
 
   /// Sets the limit of all tenants together. No later request is granted above it. A limit below
-  /// the charged bytes revokes nothing. Throws TimedOut if a stopped process blocks the shared
+  /// the charged bytes revokes nothing. Pools of this process learn of the limit at once, those of
+  /// another one when it answers a request. Throws TimedOut if a stopped process blocks the shared
   /// budget, and AfterFork.
   void set_limit(BudgetLimit limit);
   /// Sets the limit of one tenant. Also throws NotFound if there is no such tenant.
@@ -154,6 +155,9 @@ class TERN_EXPORT SharedBudget {
                std::unique_ptr<SharedSegment> segment);
   /// Remembers a root whose memory an answer can give back. Throws AfterFork and std::bad_alloc.
   void attach(const BudgetHandle& root);
+  [[nodiscard]] std::vector<BudgetHandle> roots();
+  /// Tells the pools of this process that a limit has changed.
+  void bound_pools();
   /// Claims bytes for this tenant. Before it fails, the call collects dead tenants.
   [[nodiscard]] bool claim(std::size_t bytes) noexcept;
   void release(std::size_t bytes) noexcept;
