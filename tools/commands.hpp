@@ -56,6 +56,7 @@ int run_convert(const ConvertOptions& options);
 
 struct TopOptions {
   std::string process;  // or a file
+  std::string shared;   // the name of a shared budget, instead of a process
   bool once = false;
   double seconds = 1;
 };

@@ -123,17 +123,21 @@ CLI::App* add_convert(CLI::App& app, ConvertOptions& options) {
 }
 
 CLI::App* add_top(CLI::App& app, TopOptions& options) {
-  CLI::App* command =
-      app.add_subcommand("top", "Show the live memory of a running program, from its recording");
+  CLI::App* command = app.add_subcommand(
+      "top", "Show the live memory of a running program, from its recording, or a shared budget");
+  CLI::Option* const process = command->add_option(
+      "process", options.process,
+      "process id of a program that records to a file, or the path of the recording");
   command
-      ->add_option("process", options.process,
-                   "process id of a program that records to a file, or the path of the recording")
-      ->required();
+      ->add_option("--shared", options.shared,
+                   "show the tenants of the shared budget with this name instead")
+      ->excludes(process);
   command->add_flag("--once", options.once, "print the tables once and exit");
   command->add_option("--seconds", options.seconds, "update interval in seconds")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
-  command->footer("Example:\n  TERN_TRACE=run.trace my_program & tern top $!");
+  command->footer(
+      "Examples:\n  TERN_TRACE=run.trace my_program & tern top $!\n  tern top --shared gpu0");
   return command;
 }
 

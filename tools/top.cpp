@@ -1,4 +1,5 @@
-// `tern top PID`: shows what a running program holds, from its recording.
+// `tern top PID`: shows what a running program holds, from its recording. `tern top --shared NAME`
+// shows the tenants of a shared budget.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #include "tern/core/error.hpp"
 #include "tools/commands.hpp"
 #include "tools/top/live_memory.hpp"
+#include "tools/top/shared_tenants.hpp"
 #include "trace/memory_trace.hpp"
 
 namespace tern::tools {
@@ -74,9 +76,42 @@ std::optional<std::string> recording_of(const std::string& process) {
   return std::nullopt;
 }
 
+/// Returns whether the tables are updated until the command is stopped.
+bool is_live(const TopOptions& options) { return !options.once && isatty(STDOUT_FILENO) != 0; }
+
+/// Clears the screen, and writes from its upper left corner.
+void clear_screen() { fmt::print("\033[2J\033[H"); }
+
+void wait_for_next(const TopOptions& options) {
+  std::fflush(stdout);
+  std::this_thread::sleep_for(std::chrono::duration<double>(options.seconds));
+}
+
+int run_shared_top(const TopOptions& options) {
+  for (bool is_first = true;; is_first = false) {
+    const Result<SharedBudgetState> state = SharedBudget::try_inspect(options.shared);
+    if (!state) {
+      fmt::print(stderr, "tern top: {}\n", state.failure().text());
+      // The last tenant has left.
+      return !is_first && state.failure().code() == ErrorCode::not_found ? 0 : 2;
+    }
+    if (is_live(options)) clear_screen();
+    fmt::print("{}", shared_text(*state));
+    if (!is_live(options)) return 0;
+    wait_for_next(options);
+  }
+}
+
 }  // namespace
 
 int run_top(const TopOptions& options) {
+  if (!options.shared.empty()) return run_shared_top(options);
+  if (options.process.empty()) {
+    fmt::print(stderr,
+               "tern top: what to show is missing. Give a process id, the path of a recording, or "
+               "--shared with the name of a shared budget.\n");
+    return 2;
+  }
   std::string path = options.process;
   // A number is a process id. A file whose name is a number needs its folder: ./123
   if (is_number(options.process)) {
@@ -91,7 +126,6 @@ int run_top(const TopOptions& options) {
   }
   LiveMemory memory;
   MemoryTrace recorded;
-  const bool is_live = !options.once && isatty(STDOUT_FILENO) != 0;
   for (;;) {
     if (Result<void> read = file->try_read_new(recorded); !read) {
       fmt::print(stderr, "tern top: {}\n", read.failure().text());
@@ -101,12 +135,10 @@ int run_top(const TopOptions& options) {
     for (const trace::MemoryEvent& event : recorded.events) memory.add(event, recorded);
     recorded.events.clear();
     recorded.threads.clear();
-    // Clears the screen, and writes from its upper left corner.
-    if (is_live) fmt::print("\033[2J\033[H");
+    if (is_live(options)) clear_screen();
     fmt::print("{}", live_text(memory, recorded));
-    std::fflush(stdout);
-    if (!is_live || recorded.header.is_closed != 0) return 0;
-    std::this_thread::sleep_for(std::chrono::duration<double>(options.seconds));
+    if (!is_live(options) || recorded.header.is_closed != 0) return 0;
+    wait_for_next(options);
   }
 }
 

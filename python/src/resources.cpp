@@ -16,6 +16,7 @@
 #include "tern/memory/driver_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
 #include "tern/memory/pressure_resource.hpp"
+#include "tern/memory/shared_budget.hpp"
 #include "tern/memory/tracking_resource.hpp"
 
 namespace tern::python {
@@ -51,6 +52,37 @@ nb::dict statistics_of(const Statistics& statistics) {
 BudgetLimit budget_limit_of(nb::handle limit_bytes) {
   return limit_bytes.is_none() ? BudgetLimit::unlimited()
                                : BudgetLimit::bytes(size_of_object(limit_bytes, "limit_bytes"));
+}
+
+nb::object limit_or_none(std::size_t limit_bytes) {
+  return limit_bytes < max_request_bytes ? nb::object(nb::int_(limit_bytes)) : nb::none();
+}
+
+nb::list tenants_of(const SharedBudgetState& state) {
+  nb::list made;
+  for (const SharedTenant& one : state.tenants) {
+    nb::dict entry;
+    entry["name"] = one.name;
+    entry["pid"] = one.pid;
+    entry["is_alive"] = one.is_alive;
+    entry["charged_bytes"] = one.charged_bytes;
+    entry["peak_bytes"] = one.peak_bytes;
+    entry["limit_bytes"] = limit_or_none(one.limit_bytes);
+    entry["asked_bytes"] = one.asked_bytes;
+    entry["answers"] = one.answers;
+    entry["evicted_bytes"] = one.evicted_bytes;
+    entry["trimmed_bytes"] = one.trimmed_bytes;
+    made.append(entry);
+  }
+  return made;
+}
+
+std::shared_ptr<SharedBudget> join_shared(const std::string& name, const std::string& tenant,
+                                          nb::handle limit_bytes, nb::handle tenant_limit_bytes) {
+  SharedBudgetOptions options = {.tenant = tenant,
+                                 .tenant_limit = budget_limit_of(tenant_limit_bytes)};
+  if (!limit_bytes.is_none()) options.limit = budget_limit_of(limit_bytes);
+  return without_gil([&] { return SharedBudget::try_join(name, options); }).value(here());
 }
 
 /// Calls the function with the number of bytes that a request needs. Returns the bytes that it has
@@ -164,6 +196,86 @@ void add_resources(nb::module_& module) {
             return made;
           },
           "What the pool holds, and how often it asked the driver and waited, as a dict.");
+  nb::class_<SharedBudget>(
+      module, "SharedBudget",
+      "One limit on bytes for several processes of a user. This process joins as a tenant.\n\n"
+      "Parameters\n----------\nname : str\n    The name that all tenants use.\n"
+      "tenant : str\n    The name of this process, which no other living tenant has.\n"
+      "limit_bytes : int, optional\n"
+      "    The limit of all tenants together. It counts only if no process has joined yet. Without "
+      "it, the first process that joins raises NotFoundError.\n"
+      "tenant_limit_bytes : int, optional\n    The limit of this tenant. None means no limit.")
+      .def(nb::new_(&join_shared), nb::arg("name"), nb::arg("tenant"), nb::kw_only(),
+           nb::arg("limit_bytes").none() = nb::none(),
+           nb::arg("tenant_limit_bytes").none() = nb::none())
+      .def_prop_ro(
+          "name", [](const SharedBudget& self) { return self.name(); }, "The name.")
+      .def_prop_ro(
+          "tenant", [](const SharedBudget& self) { return self.tenant(); },
+          "The name of this tenant.")
+      .def_prop_ro(
+          "limit_bytes", [](const SharedBudget& self) { return limit_or_none(self.limit_bytes()); },
+          "The limit of all tenants together in bytes. None means no limit.")
+      .def_prop_ro(
+          "charged_bytes", [](const SharedBudget& self) { return self.charged_bytes(); },
+          "What all tenants together have charged.")
+      .def_prop_ro(
+          "peak_bytes",
+          [](const SharedBudget& self) {
+            return without_gil([&] { return self.state(); }).peak_bytes;
+          },
+          "The most bytes that all tenants together had charged at one time.")
+      .def(
+          "tenants",
+          [](const SharedBudget& self) {
+            return tenants_of(without_gil([&] { return self.state(); }));
+          },
+          "Return the tenants as a list of dicts.")
+      .def(
+          "set_limit",
+          [](SharedBudget& self, nb::handle limit_bytes, const std::optional<std::string>& tenant) {
+            const BudgetLimit limit = budget_limit_of(limit_bytes);
+            without_gil([&] {
+              if (tenant) {
+                self.set_tenant_limit(*tenant, limit);
+              } else {
+                self.set_limit(limit);
+              }
+            });
+          },
+          nb::arg("limit_bytes").none(), nb::arg("tenant").none() = nb::none(),
+          "Change the limit of all tenants together, or of one tenant; None for none. What is "
+          "charged stays charged.")
+      .def(
+          "ask",
+          [](SharedBudget& self, const std::string& tenant, nb::handle bytes) {
+            const std::size_t size = size_of_object(bytes, "bytes");
+            without_gil([&] { self.ask(tenant, size); });
+          },
+          nb::arg("tenant"), nb::arg("bytes"),
+          "Ask a tenant to give bytes back. It answers in its next allocation that its pool cannot "
+          "recycle, or in answer_requests().")
+      .def(
+          "answer_requests",
+          [](SharedBudget& self) {
+            const SharedAnswer answer = without_gil([&] { return self.answer_requests(); });
+            nb::dict made;
+            made["asked_bytes"] = answer.asked_bytes;
+            made["evicted_bytes"] = answer.evicted_bytes;
+            made["trimmed_bytes"] = answer.trimmed_bytes;
+            return made;
+          },
+          "Evict copies of unified buffers and trim pools, if other tenants have asked for it. "
+          "Return what was given back, as a dict.")
+      .def(
+          "collect",
+          [](SharedBudget& self) { return without_gil([&] { return self.collect(); }); },
+          "Take back what tenants had charged that have ended. Return the number of bytes.")
+      .def("__repr__", [](const SharedBudget& self) {
+        return nb::str("SharedBudget('{}', tenant='{}', limit_bytes={}, charged_bytes={})")
+            .format(self.name(), self.tenant(), limit_or_none(self.limit_bytes()),
+                    self.charged_bytes());
+      });
   nb::class_<Budget>(
       module, "Budget",
       "A limit on bytes. A BudgetResource charges memory to it.\n\n"
@@ -174,14 +286,21 @@ void add_resources(nb::module_& module) {
       "overflow : {'fail', 'wait', 'evict', 'spill'}\n"
       "    What a request at the limit may do: raise OutOfBudgetError, wait for pending frees, "
       "drop copies\n"
-      "    that can be fetched again, or also move data elsewhere.")
+      "    that can be fetched again, or also move data elsewhere.\n"
+      "shared : SharedBudget, optional\n"
+      "    A limit for several processes that is charged for the same bytes. Only for a budget "
+      "without a parent.")
       .def(nb::new_([](const std::string& name, nb::handle limit_bytes,
-                       std::shared_ptr<Budget> parent, const std::string& overflow) {
+                       std::shared_ptr<Budget> parent, const std::string& overflow,
+                       std::shared_ptr<SharedBudget> shared) {
              return Budget::make(name, budget_limit_of(limit_bytes),
-                                 {.parent = std::move(parent), .overflow = overflow_of(overflow)});
+                                 {.parent = std::move(parent),
+                                  .overflow = overflow_of(overflow),
+                                  .shared = std::move(shared)});
            }),
            nb::arg("name"), nb::arg("limit_bytes").none(), nb::kw_only(),
-           nb::arg("parent").none() = nb::none(), nb::arg("overflow") = "spill")
+           nb::arg("parent").none() = nb::none(), nb::arg("overflow") = "spill",
+           nb::arg("shared").none() = nb::none())
       .def_prop_ro(
           "name", [](const Budget& self) { return self.name(); }, "The name.")
       .def_prop_ro(

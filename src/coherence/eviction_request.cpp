@@ -16,6 +16,7 @@
 #include "memory/budget_state.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/budget_resource.hpp"
+#include "tern/memory/shared_budget.hpp"
 #include "trace/recording.hpp"
 
 namespace tern {
@@ -37,14 +38,9 @@ bool visit_budgets(const Resource* resource, Visit visit) {
   return false;
 }
 
-/// Returns whether memory of the resource counts against the budget.
-bool is_under(const Resource* resource, const Budget& budget) {
-  return visit_budgets(resource, [&](const Budget& one) { return &one == &budget; });
-}
-
 /// Returns whether memory of both resources counts against the same budget.
 bool share_a_budget(const Resource* a, const Resource* b) {
-  return a == b || visit_budgets(a, [&](const Budget& one) { return is_under(b, one); });
+  return a == b || visit_budgets(a, [&](const Budget& one) { return is_charged_to(b, one); });
 }
 
 /// The number of EvictionRequests of this thread. A write-back to the host may need a second one.
@@ -54,6 +50,19 @@ thread_local int turns = 0;
 thread_local std::uint64_t refusals = 0;
 
 std::size_t minus(std::size_t a, std::size_t b) noexcept { return a - std::min(a, b); }
+
+/// Returns whether the level has a limit, or a shared budget above it.
+bool can_refuse(const Budget& level) noexcept {
+  return level.has_limit() || (!level.parent() && level.shared());
+}
+
+/// Returns the largest request that fits at this level after `freed_bytes` of its charge are freed.
+std::size_t room_after(const Budget& level, std::size_t freed_bytes) {
+  const BudgetState now = state_of(level);
+  const std::size_t room = minus(now.limit_bytes, minus(now.charged_bytes, freed_bytes));
+  if (level.parent() || !level.shared()) return room;
+  return std::min(room, level.shared()->remaining_bytes() + std::min(now.charged_bytes, freed_bytes));
+}
 
 /// Builds a text such as "rho 4.0 MiB (2.0 MiB leased), grid 1.0 MiB, ..." in a fixed size.
 class ShortList {
@@ -123,6 +132,19 @@ std::vector<TagResidency> by_tag(Residents& where) {
 
 }  // namespace
 
+bool is_charged_to(const Resource* resource, const Budget& budget) {
+  return visit_budgets(resource, [&](const Budget& one) { return &one == &budget; });
+}
+
+RetainedCandidates::~RetainedCandidates() {
+  for (const Candidate& one : all) one.owner->release();
+}
+
+void RetainedCandidates::add(const Candidate& candidate) {
+  all.push_back(candidate);
+  if (!candidate.owner->try_share()) all.pop_back();
+}
+
 bool is_shortage(const Failure& failure) noexcept {
   // If Tern's own data structures could not be allocated ("what" is set), evicting copies does not
   // help.
@@ -163,24 +185,6 @@ bool EvictionRequest::may_go(Eviction kind, bool is_for_device) const noexcept {
 
 std::uint64_t EvictionRequest::refused_by_thread() noexcept { return refusals; }
 
-/// Copies that can be evicted, with a reference to each of their buffers.
-class EvictionRequest::Shared {
- public:
-  Shared() noexcept = default;
-  Shared(const Shared&) = delete;
-  Shared& operator=(const Shared&) = delete;
-  ~Shared() {
-    for (const Candidate& one : all) one.owner->release();
-  }
-  /// Throws std::bad_alloc.
-  void add(const Candidate& candidate) {
-    all.push_back(candidate);
-    if (!candidate.owner->try_share()) all.pop_back();
-  }
-
-  std::vector<Candidate> all;
-};
-
 void EvictionRequest::part_uses() noexcept {
   if (!wanted_.stream.is_usable()) return;
   where_.visit([](const Resident& one) { one.owner()->settle_uses(); });
@@ -188,7 +192,7 @@ void EvictionRequest::part_uses() noexcept {
   static_cast<void>(wanted_.stream.device().try_record_mark(wanted_.stream.id()));
 }
 
-void EvictionRequest::find(bool is_for_device, Shared& found) const {
+void EvictionRequest::find(bool is_for_device, RetainedCandidates& found) const {
   where_.visit([&](const Resident& one) {
     const UnifiedCore::Evictability evictability = one.owner()->evictability(one.memory());
     if (!may_go(evictability.kind, is_for_device) || evictability.bytes == 0) return;
@@ -209,17 +213,15 @@ void EvictionRequest::find(bool is_for_device, Shared& found) const {
 bool EvictionRequest::is_hopeless(const Failure& why) noexcept {
   if (why.code() != ErrorCode::out_of_budget) return false;
   visit_budgets(wanted_.resource, [&](const Budget& level) {
-    if (!level.has_limit()) return false;
+    if (!can_refuse(level)) return false;
     std::size_t evictable = 0;
     where_.visit([&](const Resident& one) {
       const UnifiedCore::Evictability evictability = one.owner()->evictability(one.memory());
       if (!evictability.can_go || !may_go(evictability.kind, false)) return;
-      if (is_under(evictability.resource, level)) evictable += evictability.bytes;
+      if (is_charged_to(evictability.resource, level)) evictable += evictability.bytes;
     });
-    const BudgetState now = state_of(level);
-    const std::size_t staying = minus(now.charged_bytes, now.pending_bytes + evictable);
-    limit_bytes_ = now.limit_bytes;
-    is_hopeless_ = wanted_.bytes > minus(now.limit_bytes, staying);
+    limit_bytes_ = level.limit_bytes();
+    is_hopeless_ = wanted_.bytes > room_after(level, level.pending_bytes() + evictable);
     return is_hopeless_;
   });
   return is_hopeless_;
@@ -229,7 +231,7 @@ std::size_t EvictionRequest::missing_bytes() const noexcept {
   std::size_t missing = 0;
   const StreamId stream = wanted_.stream.id();
   visit_budgets(wanted_.resource, [&](Budget& level) {
-    if (!level.has_limit()) return false;
+    if (!can_refuse(level)) return false;
     if (level.remaining_bytes() < wanted_.bytes) level.drain();
     // The stream can reuse memory that it has freed itself.
     const std::size_t own = stream ? level.pending_bytes(stream) : 0;
@@ -247,7 +249,7 @@ void sort_by_eviction_order(std::vector<Candidate>& candidates) noexcept {
 bool EvictionRequest::free(std::size_t bytes, const Failure& why) noexcept try {
   const bool is_for_device = why.code() == ErrorCode::out_of_memory;
   std::size_t freed = 0;
-  Shared found;
+  RetainedCandidates found;
   find(is_for_device, found);
   sort_by_eviction_order(found.all);
   // A copy that is in use by now, or that cannot be written back, is skipped.
@@ -291,7 +293,7 @@ bool EvictionRequest::would_fit_later(const Failure& why) const noexcept {
       const UnifiedCore::Evictability evictability = one.owner()->evictability(one.memory());
       if (!evictability.could_go || !may_go(evictability.kind, level == nullptr)) return;
       if (evictability.can_go && (!can_evict || level == nullptr)) return;
-      if (level == nullptr || is_under(evictability.resource, *level)) later += evictability.bytes;
+      if (level == nullptr || is_charged_to(evictability.resource, *level)) later += evictability.bytes;
     });
     return later;
   };
@@ -302,10 +304,8 @@ bool EvictionRequest::would_fit_later(const Failure& why) const noexcept {
     return freed_bytes_ + pending + bytes_of(nullptr) != 0;
   }
   return !visit_budgets(wanted_.resource, [&](const Budget& level) {
-    if (!level.has_limit()) return false;
-    const BudgetState now = state_of(level);
-    const std::size_t staying = minus(now.charged_bytes, now.pending_bytes + bytes_of(&level));
-    return wanted_.bytes > minus(now.limit_bytes, staying);
+    if (!can_refuse(level)) return false;
+    return wanted_.bytes > room_after(level, level.pending_bytes() + bytes_of(&level));
   });
 }
 

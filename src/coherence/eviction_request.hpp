@@ -41,6 +41,22 @@ struct Candidate {
 /// recently used first.
 void sort_by_eviction_order(std::vector<Candidate>& candidates) noexcept;
 
+/// Copies that can be evicted, with a reference to each of their buffers.
+class RetainedCandidates {
+ public:
+  RetainedCandidates() noexcept = default;
+  RetainedCandidates(const RetainedCandidates&) = delete;
+  RetainedCandidates& operator=(const RetainedCandidates&) = delete;
+  ~RetainedCandidates();
+  /// Throws std::bad_alloc.
+  void add(const Candidate& candidate);
+
+  std::vector<Candidate> all;
+};
+
+/// Returns whether memory of the resource counts against the budget.
+[[nodiscard]] bool is_charged_to(const Resource* resource, const Budget& budget);
+
 /// What an eviction request is for.
 struct EvictionWanted {
   std::size_t bytes = 0;
@@ -92,13 +108,12 @@ class EvictionRequest {
   struct Sums {
     std::size_t evictable_bytes = 0, leased_bytes = 0, kept_bytes = 0;
   };
-  class Shared;
   /// Returns whether a copy of this kind may be evicted. If a budget refused the request, the
   /// budget's Overflow option limits the kinds.
   [[nodiscard]] bool may_go(Eviction kind, bool is_for_device) const noexcept;
   [[nodiscard]] bool would_fit_later(const Failure& why) const noexcept;
   /// Collects the copies that help. Throws std::bad_alloc.
-  void find(bool is_for_device, Shared& found) const;
+  void find(bool is_for_device, RetainedCandidates& found) const;
 
   Residents& where_;
   const EvictionWanted wanted_;

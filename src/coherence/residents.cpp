@@ -3,6 +3,9 @@
 #include <map>
 #include <utility>
 
+#include "coherence/asked_eviction.hpp"
+#include "memory/eviction_hook.hpp"
+
 namespace tern {
 namespace {
 
@@ -30,7 +33,18 @@ std::shared_ptr<Residents> Residents::of(Place place) {
   std::erase_if(known.all, [](const auto& one) { return one.second.expired(); });
   auto made = std::make_shared<Residents>();
   known.all[place] = made;
+  eviction_hook.store(&evict_for_others);
   return made;
+}
+
+std::vector<std::shared_ptr<Residents>> Residents::all() {
+  std::vector<std::shared_ptr<Residents>> found;
+  Places& known = places();
+  const std::lock_guard lock(known.mutex);
+  for (const auto& [place, residents] : known.all) {
+    if (std::shared_ptr<Residents> there = residents.lock()) found.push_back(std::move(there));
+  }
+  return found;
 }
 
 void Resident::enter() noexcept {

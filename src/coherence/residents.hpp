@@ -77,6 +77,8 @@ class Residents {
   /// Returns the list of a place. All callers get the same list while any of them holds it. Throws
   /// std::bad_alloc.
   [[nodiscard]] static std::shared_ptr<Residents> of(Place place);
+  /// Returns the lists of all places. Throws std::bad_alloc.
+  [[nodiscard]] static std::vector<std::shared_ptr<Residents>> all();
 
   /// Calls visit(Resident&) for each copy, with the list locked.
   template <class Visit>

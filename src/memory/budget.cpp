@@ -15,6 +15,7 @@
 #include "memory/budget_state.hpp"
 #include "memory/pending_frees.hpp"
 #include "tern/device/device.hpp"
+#include "tern/memory/shared_budget.hpp"
 #include "trace/recording.hpp"
 
 namespace tern {
@@ -45,6 +46,16 @@ void check_device(std::string_view name, DeviceId own, DeviceId other) {
             .with("layer", name)
             .with("a", Place::device(own).text())
             .with("b", Place::device(other).text()));
+}
+
+void check_shared(std::string_view name, const BudgetOptions& options) {
+  if (!options.shared || !options.parent) return;
+  raise(Failure(ErrorCode::invalid_argument,
+                "budget '{layer}' has a parent, so it cannot have a shared budget: only the root of "
+                "a tree can. Give the shared budget to the root '{root}'.")
+            .with("name", "shared")
+            .with("layer", name)
+            .with("root", options.parent->path()));
 }
 
 }  // namespace
@@ -84,8 +95,11 @@ BudgetHandle Budget::make(std::string_view name, BudgetLimit limit, const Budget
   if (!device) device = above;
   check_device(name, device, limit.device());
   check_device(name, device, above);
+  check_shared(name, options);
   try {
-    return BudgetHandle(new Budget(name, limit, options, device));
+    BudgetHandle made(new Budget(name, limit, options, device));
+    if (options.shared) options.shared->attach(made);
+    return made;
   } catch (const std::bad_alloc&) {
     raise(no_host_memory(sizeof(Budget), "the records of a budget"));
   }
@@ -95,6 +109,7 @@ Budget::Budget(std::string_view name, BudgetLimit limit, const BudgetOptions& op
                DeviceId device)
     : name_(name),
       parent_(options.parent),
+      shared_(parent_ ? parent_->shared_ : options.shared),
       path_(path_of(parent_, name)),
       device_(device),
       overflow_(options.overflow),
@@ -108,6 +123,8 @@ Budget::~Budget() {
   // Until forget() returns, another thread may end charges of this budget and record its use.
   frees_->forget(*this);
   recorder_.reset();
+  // Pending charges that belong to no budget any more would stay in the shared budget.
+  if (has_shared_above()) shared_->release(charged_.load());
   for (std::atomic<TagPage*>& page : tag_pages_) delete page.load();
 }
 
@@ -126,7 +143,8 @@ std::uint64_t Budget::failed_queries() const noexcept { return frees_->failed_qu
 
 std::size_t Budget::remaining_bytes() const noexcept {
   const std::size_t charged = charged_.load(), limit = limit_bytes();
-  return limit > charged ? limit - charged : 0;
+  const std::size_t own = limit > charged ? limit - charged : 0;
+  return has_shared_above() ? std::min(own, shared_->remaining_bytes()) : own;
 }
 
 bool Budget::would_fit(std::size_t bytes) const noexcept {
@@ -174,12 +192,15 @@ bool Budget::fits_after_pending(std::size_t bytes) const noexcept {
   // that would fit.
   const std::size_t pending = pending_bytes(), charged = charged_.load(), limit = limit_bytes();
   const std::size_t kept = charged > pending ? charged - pending : 0;
-  return kept <= limit && bytes <= limit - kept;
+  if (kept > limit || bytes > limit - kept) return false;
+  return !has_shared_above() || bytes <= pending || bytes - pending <= shared_->remaining_bytes();
 }
 
 // --- Claiming, admitting, releasing
 
-// Charges this level only. The loop makes check and claim one atomic step.
+// Charges this level only, and for a root its shared budget. The loop makes check and claim one
+// atomic step. The own limit comes first: a request that it refuses is not charged to other
+// processes for a moment.
 bool Budget::claim_here(std::size_t bytes) noexcept {
   std::size_t charged = charged_.load();
   do {
@@ -188,7 +209,14 @@ bool Budget::claim_here(std::size_t bytes) noexcept {
     const std::size_t limit = limit_bytes();
     if (charged > limit || bytes > limit - charged) return false;
   } while (!charged_.compare_exchange_weak(charged, charged + bytes));
-  return true;
+  if (!has_shared_above() || shared_->claim(bytes)) return true;
+  charged_ -= bytes;
+  return false;
+}
+
+void Budget::unclaim_here(std::size_t bytes) noexcept {
+  charged_ -= bytes;
+  if (has_shared_above()) shared_->release(bytes);
 }
 
 // Claims level by level, from this budget up. If a level has no room, the levels below it are
@@ -208,7 +236,7 @@ const Budget* Budget::claim(std::size_t bytes, const Budget* end) noexcept {
 void Budget::unclaim(std::size_t bytes, const Budget* end) noexcept {
   for (Budget* level = this; level != end; level = level->parent_.get()) {
     level->provisional_ -= bytes;
-    level->charged_ -= bytes;
+    level->unclaim_here(bytes);
   }
 }
 
@@ -258,7 +286,7 @@ void Budget::release_unrecorded(std::size_t bytes, Tag tag) noexcept {
   for (Budget* level = this; level != nullptr; level = level->parent_.get()) {
     level->tag_total(tag) -= bytes;
     level->admitted_ -= bytes;
-    level->charged_ -= bytes;
+    level->unclaim_here(bytes);
   }
 }
 
@@ -354,6 +382,15 @@ PeakWindow::~PeakWindow() { budget_->close(slot_); }
 Failure Budget::refusal(std::size_t requested, std::size_t would_grant, Tag tag,
                         std::string_view device, CallSite site) const noexcept {
   const BudgetState now = state_of(*this);
+  if (has_shared_above() && now.charged_bytes <= now.limit_bytes &&
+      would_grant <= now.limit_bytes - now.charged_bytes) {
+    return shared_->refusal(path_, requested, would_grant)
+        .at(site)
+        .with_bytes("pending", now.pending_bytes)
+        .with("tag", tag.name())
+        .with("device", device)
+        .with("fits_after_pending", std::uint64_t{fits_after_pending(would_grant)});
+  }
   const std::optional<std::size_t> required = checked_add(now.charged_bytes, would_grant);
   const bool fits = fits_after_pending(would_grant);
   // Choose the message by the one change that would have made the request fit.
@@ -403,7 +440,7 @@ Failure Budget::refusal(std::size_t requested, std::size_t would_grant, Tag tag,
 Result<Reservation> Budget::try_reserve(std::size_t bytes, CallSite site) noexcept {
   bool is_finite = false;
   for (const Budget* level = this; level != nullptr; level = level->parent_.get()) {
-    is_finite = is_finite || level->has_limit();
+    is_finite = is_finite || level->has_limit() || level->has_shared_above();
   }
   if (!is_finite) {
     return Failure(ErrorCode::unsupported,
@@ -414,6 +451,7 @@ Result<Reservation> Budget::try_reserve(std::size_t bytes, CallSite site) noexce
         .with("layer", path_)
         .with("what", "a reservation");
   }
+  answer_requests();
   if (const Budget* refused = claim_or_drain(bytes)) {
     return refused->refusal(bytes, bytes, {}, device_ ? Place::device(device_).text() : "any",
                             site);
@@ -431,6 +469,7 @@ Reservation Budget::reserve(std::size_t bytes, CallSite site) {
 
 Result<Charge> Budget::try_charge(std::size_t bytes, Tag tag, CallSite site) noexcept {
   if (Result<void> prepared = prepare(tag); !prepared) return Failure(prepared.failure()).at(site);
+  answer_requests();
   if (const Budget* refused = claim_or_drain(bytes)) {
     return refused->refusal(bytes, bytes, tag, device_ ? Place::device(device_).text() : "any",
                             site);
@@ -463,6 +502,13 @@ Result<void> Budget::try_wait_for_pending() noexcept {
   return result;
 }
 
+void Budget::answer_requests() const noexcept {
+  // The caller may be allocating a host copy to write another one back, so no dirty copy is evicted.
+  if (shared_ && shared_->is_asked()) shared_->answer(Overflow::evict, false);
+}
+
+std::size_t Budget::trim_pools() noexcept { return frees_->trim_pools(); }
+
 // --- Reservations and charges
 
 Reservation::Reservation(BudgetHandle budget, std::size_t bytes) noexcept
@@ -485,7 +531,7 @@ void Reservation::end() noexcept {
   const std::size_t rest = bytes_.exchange(0);
   for (Budget* level = budget_.get(); level != nullptr; level = level->parent_.get()) {
     level->reserved_ -= rest;
-    level->charged_ -= rest;
+    level->unclaim_here(rest);
   }
 }
 

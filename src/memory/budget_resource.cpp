@@ -155,6 +155,7 @@ bool BudgetResource::recycle(const Request& request, Block& into) noexcept {
     if (Result<void> prepared = budget_->prepare(request.tag); !prepared) {
       return Failure(prepared.failure()).at(request.site);
     }
+    budget_->answer_requests();
     const std::size_t bytes = good_size(request);
     if (request.reservation != nullptr) return allocate_drawn(request, bytes);
     if (budget_->claim(bytes) != nullptr) return allocate_at_limit(request, bytes);

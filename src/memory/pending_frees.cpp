@@ -92,6 +92,14 @@ void PendingFrees::bound_pools() noexcept {
                   [](const BudgetResource& one) { one.pool_->update_bound(); });
 }
 
+std::size_t PendingFrees::trim_pools() noexcept {
+  std::size_t trimmed = 0;
+  if (is_forked()) return trimmed;
+  visit_resources([](const BudgetResource& one) { return one.pool_ != nullptr; },
+                  [&](const BudgetResource& one) { trimmed += one.pool_->trim(0); });
+  return trimmed;
+}
+
 std::size_t PendingFrees::bytes(const Budget& budget) const noexcept {
   if (is_forked()) return 0;
   std::size_t sum = 0;

@@ -44,6 +44,8 @@ class PendingFrees {
   void retry_failed_frees() noexcept;
   /// A limit of the tree has changed: tells the pools below.
   void bound_pools() noexcept;
+  /// Returns the unused memory of the pools below to the driver. Returns the bytes.
+  std::size_t trim_pools() noexcept;
   /// Returns the pending bytes that are charged to the budget or below it.
   [[nodiscard]] std::size_t bytes(const Budget& budget) const noexcept;
   /// Returns the pending bytes of a stream.

@@ -462,6 +462,16 @@ class Report(InFolder):
             self.assertEqual(run.returncode, 2)
             self.assertIn(why, run.stderr)
 
+    def test_top_says_why_a_shared_budget_cannot_be_shown(self):
+        for name, words in (("no-such-budget", "there is no shared budget 'no-such-budget'"),
+                            ("a/b", "'a/b' cannot be the name of a shared budget")):
+            run = tern("top", "--shared", name)
+            self.assertEqual(run.returncode, 2)
+            self.assertEqual(run.stdout, "")
+            self.assertIn(f"tern top: {words}", run.stderr)
+        self.assertIn("what to show is missing", tern("top").stderr)
+        self.assertEqual(tern("top", "1", "--shared", "a").returncode, 2)
+
     def test_a_ring_is_written_when_a_request_is_refused(self):
         last = self.folder / "last.trace"
         self.record(f"ring:1MiB:{last}")

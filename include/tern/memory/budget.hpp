@@ -54,7 +54,9 @@ class Charge;
 class Device;
 class PendingFrees;
 class Reservation;
+class SharedBudget;
 using BudgetHandle = std::shared_ptr<Budget>;
+using SharedBudgetHandle = std::shared_ptr<SharedBudget>;
 
 /// The limit of a budget. There is no default: a budget without a limit must say unlimited().
 class TERN_EXPORT BudgetLimit {
@@ -113,13 +115,17 @@ struct BudgetOptions {
   /// A pool that serves only budgets holds at most their limits, in whole pages (BudgetResource).
   /// If false, the limit applies only to live and pending bytes: a pool may hold more.
   bool bounds_held = true;
+  /// A limit for several processes (memory/shared_budget.hpp) above this root. Every byte that the
+  /// root charges also counts in the shared budget. Only a root may have one.
+  SharedBudgetHandle shared = {};
 };
 
 /// A node in a tree of limits.
 class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
  public:
-  /// Makes a budget. Throws InvalidArgument for an empty name, DeviceMismatch if the parent or the
-  /// limit belongs to another device, OutOfMemory if the host has no memory.
+  /// Makes a budget. Throws InvalidArgument for an empty name, or for a shared budget on a budget
+  /// with a parent; DeviceMismatch if the parent or the limit belongs to another device; AfterFork
+  /// if the shared budget was joined before a fork; OutOfMemory if the host has no memory.
   [[nodiscard]] static BudgetHandle make(std::string_view name, BudgetLimit limit,
                                          const BudgetOptions& options = {});
   Budget(const Budget&) = delete;
@@ -130,13 +136,15 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   /// The names from the root to this budget, such as "process/tenant/task".
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   [[nodiscard]] const BudgetHandle& parent() const noexcept { return parent_; }
+  /// The shared budget above the root of the tree, or null.
+  [[nodiscard]] const SharedBudgetHandle& shared() const noexcept { return shared_; }
   /// The device whose memory the budget counts. No device if the budget is neutral.
   [[nodiscard]] DeviceId device() const noexcept { return device_; }
   [[nodiscard]] Overflow overflow() const noexcept { return overflow_; }
   /// Returns whether the limit also bounds what pools hold (BudgetOptions::bounds_held).
   [[nodiscard]] bool bounds_held() const noexcept { return bounds_held_; }
 
-  /// The limit; max_request_bytes if there is none.
+  /// The limit of this budget itself; max_request_bytes if there is none.
   [[nodiscard]] std::size_t limit_bytes() const noexcept { return limit().value_bytes(); }
   [[nodiscard]] bool has_limit() const noexcept { return limit().is_finite(); }
   /// Admitted, provisional and reserved bytes together.
@@ -154,7 +162,7 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   /// Bytes of reservations that are not drawn yet.
   [[nodiscard]] std::size_t reserved_bytes() const noexcept { return reserved_.load(); }
   /// The bytes that this level can still charge. 0 if a lowered limit is below the charged bytes.
-  /// Budgets above may have less.
+  /// Budgets above may have less. For a root with a shared budget: what both have left.
   [[nodiscard]] std::size_t remaining_bytes() const noexcept;
   /// Returns whether `bytes` more would fit at every level now. Claims nothing, so a later request
   /// may still fail.
@@ -209,6 +217,7 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   friend class PeakWindow;
   friend class PendingFrees;
   friend class Reservation;
+  friend class SharedBudget;
 
   // The peak of an open PeakWindow, and its link in the list of the budget's windows.
   struct PeakSlot {
@@ -226,7 +235,17 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   Budget(std::string_view name, BudgetLimit limit, const BudgetOptions& options, DeviceId device);
 
   [[nodiscard]] BudgetLimit limit() const noexcept { return BudgetLimit(limit_.load(), {}); }
+  // Returns whether this is the level that a shared budget counts.
+  [[nodiscard]] bool has_shared_above() const noexcept {
+    return shared_ != nullptr && parent_ == nullptr;
+  }
   [[nodiscard]] bool claim_here(std::size_t bytes) noexcept;
+  // Undoes claim_here().
+  void unclaim_here(std::size_t bytes) noexcept;
+  // Shrinks if another tenant of the shared budget has asked for it.
+  void answer_requests() const noexcept;
+  // Returns the unused memory of all pools in the tree to the driver. Returns the bytes.
+  std::size_t trim_pools() noexcept;
   // Claims bytes, as provisional, at every level from this one up to but excluding `end`. Returns
   // null on success, else the level that has no room; then nothing is claimed.
   [[nodiscard]] const Budget* claim(std::size_t bytes, const Budget* end = nullptr) noexcept;
@@ -261,6 +280,7 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
 
   const std::string name_;
   const BudgetHandle parent_;
+  const SharedBudgetHandle shared_;  // the same in the whole tree
   const std::string path_;
   const DeviceId device_;
   const Overflow overflow_;

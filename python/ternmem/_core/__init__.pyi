@@ -343,6 +343,69 @@ class Pool(Resource):
         What the pool holds, and how often it asked the driver and waited, as a dict.
         """
 
+class SharedBudget:
+    """
+    One limit on bytes for several processes of a user. This process joins as a tenant.
+
+    Parameters
+    ----------
+    name : str
+        The name that all tenants use.
+    tenant : str
+        The name of this process, which no other living tenant has.
+    limit_bytes : int, optional
+        The limit of all tenants together. It counts only if no process has joined yet. Without it, the first process that joins raises NotFoundError.
+    tenant_limit_bytes : int, optional
+        The limit of this tenant. None means no limit.
+    """
+
+    def __init__(self, name: str, tenant: str, *, limit_bytes: object | None = None, tenant_limit_bytes: object | None = None) -> None: ...
+
+    @property
+    def name(self) -> str:
+        """The name."""
+
+    @property
+    def tenant(self) -> str:
+        """The name of this tenant."""
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """The limit of all tenants together in bytes. None means no limit."""
+
+    @property
+    def charged_bytes(self) -> int:
+        """What all tenants together have charged."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that all tenants together had charged at one time."""
+
+    def tenants(self) -> list[typing.Any]:
+        """Return the tenants as a list of dicts."""
+
+    def set_limit(self, limit_bytes: object | None, tenant: str | None = None) -> None:
+        """
+        Change the limit of all tenants together, or of one tenant; None for none. What is charged stays charged.
+        """
+
+    def ask(self, tenant: str, bytes: object) -> None:
+        """
+        Ask a tenant to give bytes back. It answers in its next allocation that its pool cannot recycle, or in answer_requests().
+        """
+
+    def answer_requests(self) -> dict[str, typing.Any]:
+        """
+        Evict copies of unified buffers and trim pools, if other tenants have asked for it. Return what was given back, as a dict.
+        """
+
+    def collect(self) -> int:
+        """
+        Take back what tenants had charged that have ended. Return the number of bytes.
+        """
+
+    def __repr__(self) -> str: ...
+
 class Budget:
     """
     A limit on bytes. A BudgetResource charges memory to it.
@@ -358,9 +421,11 @@ class Budget:
     overflow : {'fail', 'wait', 'evict', 'spill'}
         What a request at the limit may do: raise OutOfBudgetError, wait for pending frees, drop copies
         that can be fetched again, or also move data elsewhere.
+    shared : SharedBudget, optional
+        A limit for several processes that is charged for the same bytes. Only for a budget without a parent.
     """
 
-    def __init__(self, name: str, limit_bytes: object | None, *, parent: Budget | None = None, overflow: str = 'spill') -> None: ...
+    def __init__(self, name: str, limit_bytes: object | None, *, parent: Budget | None = None, overflow: str = 'spill', shared: SharedBudget | None = None) -> None: ...
 
     @property
     def name(self) -> str:
