@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -516,7 +517,8 @@ TEST_F(SharedSegmentTest, JoinsWhileOthersLeave) {
       joined->release(500);
       // The file with the name is the one that was joined.
       const Segment there = SharedSegment::try_inspect("test", folder / "").value();
-      EXPECT_EQ(there->rows().at(joined->slot()).name, tenant);
+      const std::vector<SharedRow> rows = there->rows();
+      EXPECT_NE(std::ranges::find(rows, tenant, &SharedRow::name), rows.end());
     }
   };
   {
@@ -546,8 +548,9 @@ TEST_F(SharedSegmentTest, ThreadsNeverExceedTheLimit) {
     }
   }
   EXPECT_EQ(a->charged(), 0u);
-  EXPECT_GE(a->peak(), 4u);
+  EXPECT_GE(a->peak(), b->own().peak.load());
   EXPECT_LE(a->own().peak.load(), 3u);
+  EXPECT_EQ(b->claim(5), SharedClaim::granted);
 }
 
 }  // namespace
