@@ -21,6 +21,7 @@
 #include "support/refused.hpp"
 #include "support/share_memory_file.hpp"
 #include "support/simulated.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/buffer/foreign.hpp"
@@ -222,16 +223,21 @@ TEST_P(SharedArrayOn, StaysReadableAfterItWasClosed) {
 }
 
 TEST_P(SharedArrayOn, WaitsForItsPublishBeforeItIsClosed) {
-  SharedNumbers theirs;
-  SharedNumbers mine = SharedNumbers::make(device, 4);
-  theirs = SharedNumbers::open(mine.handle(), device);
+  SharedNumbers mine = SharedNumbers::make(device, 1000);
+  SharedNumbers theirs = SharedNumbers::open(mine.handle(), device);
+  test::Gate gate;
+  gate.hold(stream);
+  mine.buffer().fill(std::uint32_t{9}, stream);
   mine.publish(stream);
-  stream.synchronize();
+  test::refused(theirs.try_acquire(0ms), ErrorCode::timeout);
+  test::Thread closer([&] { mine = SharedNumbers(); });
+  gate.open();
+  closer.join();
+  // First the turn, and then the end.
   theirs.acquire(answer_limit);
+  EXPECT_EQ(read(theirs), std::vector<std::uint32_t>(1000, 9));
   theirs.publish(stream);
-  theirs = SharedNumbers();
-  // Published first, and then closed: not a loss.
-  mine.acquire(answer_limit);
+  test::refused(theirs.try_acquire(answer_limit), ErrorCode::peer_lost);
 }
 
 TEST_P(SharedArrayOn, RefusesOtherTypesAndDevices) {
