@@ -27,13 +27,16 @@ struct Current {
 Current& current() noexcept {
   alignas(Current) static std::byte memory[sizeof(Current)];
   static Current& one = *new (memory) Current;
-  static const int registered =
-      pthread_atfork([] { one.mutex.lock(); }, [] { one.mutex.unlock(); },
-                     // The child's next export starts a server of its own.
-                     [] {
-                       ::new (&one.server) std::weak_ptr<Server>;
-                       one.mutex.unlock();
-                     });
+  static const int registered = [] {
+    // Sockets are made under the lock of `one`.
+    install_socket_fork_handler();
+    return pthread_atfork([] { one.mutex.lock(); }, [] { one.mutex.unlock(); },
+                          // The child's next export starts a server of its own.
+                          [] {
+                            ::new (&one.server) std::weak_ptr<Server>;
+                            one.mutex.unlock();
+                          });
+  }();
   static_cast<void>(registered);
   return one;
 }

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -94,6 +95,8 @@ Failure no_listener(const Address& to, CallSite site) noexcept {
       .with("id", to.id);
 }
 
+constexpr int connect_seconds = 10;
+
 /// Descriptors that a sender may attach before the system drops the rest.
 constexpr std::size_t max_descriptors = 4;
 
@@ -118,6 +121,8 @@ Descriptor take_descriptor(msghdr& header, bool& has_more) noexcept {
 }
 
 }  // namespace
+
+void install_socket_fork_handler() noexcept { static_cast<void>(open_sockets()); }
 
 Descriptor::~Descriptor() {
   if (number_ >= 0) close(number_);
@@ -185,11 +190,25 @@ Result<Socket> try_connect(const Address& to, CallSite site) noexcept {
   if (!socket) return socket;
   sockaddr_un address = {};
   const socklen_t bytes = name_socket(address, to.pid, to.socket);
+  // A process that is stopped accepts nothing, and its queue of connections may be full.
+  const timeval limit = {connect_seconds, 0};
+  static_cast<void>(setsockopt(socket->get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
   int result = -1;
   do {
     result = connect(socket->get(), reinterpret_cast<const sockaddr*>(&address), bytes);
   } while (result != 0 && errno == EINTR);
   if (result != 0 && errno == ECONNREFUSED) return no_listener(to, site);
+  if (result != 0 && errno == EAGAIN) {
+    return Failure(
+               ErrorCode::timeout,
+               "process {pid} accepted no connection for shared array {target} within {waited}. "
+               "Check whether the process is stopped.",
+               site)
+        .with("pid", to.pid)
+        .with("target", to.id)
+        .with("current", std::uint64_t{0})
+        .with("waited", std::uint64_t{connect_seconds} * 1'000'000'000, Unit::nanoseconds);
+  }
   if (result != 0) return refuse("connect", site);
   ucred peer = {};
   if (!find_peer(socket->get(), peer)) return refuse("getsockopt", site);

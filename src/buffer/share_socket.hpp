@@ -65,6 +65,11 @@ class Socket {
   std::uint64_t generation_ = 0;
 };
 
+/// Installs the handler that closes sockets in a forked child, and that holds their lock during a
+/// fork. Call it before installing a handler for a lock under which sockets are made, because the
+/// handlers of newer locks run first.
+void install_socket_fork_handler() noexcept;
+
 enum class MessageKind : std::uint32_t {
   open = 1,   // importer: I want to open export `id`, whose secret I know
   accepted,   // exporter: here it is, with the descriptor of its memory
@@ -101,7 +106,8 @@ static_assert(sizeof(Message) == 80);
 /// user, who is told so. Fails if there is no free descriptor. `pid` is the process of the peer.
 [[nodiscard]] Result<Socket> try_accept(const Socket& listener, std::uint32_t& pid) noexcept;
 /// Connects to an exporter. If nobody listens, fails with peer_lost if the process has ended, else
-/// with not_found. Fails with unsupported if the listener is a process of another user.
+/// with not_found. Fails with unsupported if the listener is a process of another user, and with
+/// timeout if it accepts no connection for ten seconds.
 [[nodiscard]] Result<Socket> try_connect(const Address& address, CallSite site) noexcept;
 
 /// Sends a message, and a descriptor unless it is -1. Never blocks. Returns false if the other side

@@ -81,6 +81,13 @@ class SharedOrigin final : public StorageOrigin {
   const Charge charge_;
 };
 
+/// Returns a time that can be added to a clock: not negative, and at most a year.
+share::Timeout bounded(const std::optional<std::chrono::milliseconds>& timeout) noexcept {
+  if (!timeout) return {};
+  return std::clamp(*timeout, std::chrono::milliseconds(0),
+                    std::chrono::milliseconds(std::chrono::hours(24 * 365)));
+}
+
 Failure no_array(const char* call, CallSite site) noexcept {
   return Failure(ErrorCode::not_allocated,
                  "{call} was called on a shared array that is empty: it was default-constructed or "
@@ -202,7 +209,7 @@ Result<SharedBuffer> SharedBuffer::try_open(std::string_view handle, const Devic
   }
   Result<std::shared_ptr<share::State>> state = try_make_state(device, site);
   if (!state) return state.failure();
-  Result<Client> client = Client::try_open(*address, options.timeout, site);
+  Result<Client> client = Client::try_open(*address, bounded(options.timeout), site);
   if (!client) return client.failure();
   if (client->backend() != device.info().backend) {
     return Failure(ErrorCode::device_mismatch,
@@ -301,8 +308,9 @@ Result<void> SharedBuffer::try_acquire(std::optional<std::chrono::milliseconds> 
   }
   // A simulated device works only while the host waits for it.
   if (Result<void> published = state.try_wait_published(site); !published) return published;
-  Result<void> acquired = state.server ? state.server->try_acquire(state.address.id, timeout, site)
-                                       : state.client.try_acquire(timeout, site);
+  Result<void> acquired = state.server
+                              ? state.server->try_acquire(state.address.id, bounded(timeout), site)
+                              : state.client.try_acquire(bounded(timeout), site);
   // An exporter has the turn even if an importer was lost.
   const bool was_lost = !acquired && acquired.failure().code() == ErrorCode::peer_lost;
   state.has_turn = acquired || (state.server && was_lost);
