@@ -70,6 +70,8 @@ PyObject* builtin_of(ErrorCode code) {
       return PyExc_TimeoutError;
     case ErrorCode::not_found:
       return PyExc_LookupError;
+    case ErrorCode::peer_lost:
+      return PyExc_ConnectionError;
     case ErrorCode::file:
       return PyExc_OSError;
     default:
@@ -144,6 +146,8 @@ const char* doc_of(ErrorCode code) {
       return "Tern is used after its shutdown.";
     case ErrorCode::device_lost:
       return "The device failed and cannot be used any more.";
+    case ErrorCode::peer_lost:
+      return "The other process of a SharedArray has ended, or has closed the array.";
     case ErrorCode::file:
       return "An operation on a file failed.";
     case ErrorCode::bad_format:

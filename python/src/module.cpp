@@ -41,5 +41,6 @@ NB_MODULE(_core, module) {
   add_arrays(module);
   add_recorder(module);
   add_trace(module);
+  add_shared(module);
   add_owner(module);
 }

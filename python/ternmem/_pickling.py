@@ -1,4 +1,7 @@
-"""Pickles of buffers: the elements travel as bytes, out of band with protocol 5."""
+"""Pickles of buffers: the elements travel as bytes, out of band with protocol 5.
+
+Those of shared arrays have a handle instead.
+"""
 
 from __future__ import annotations
 
@@ -58,3 +61,13 @@ def reduce_managed(self: _core.ManagedBuffer) -> Any:
     """Implement ``__reduce_ex__`` of ManagedBuffer."""
     elements = _bytes_of(self.buffer) if self.is_allocated else None
     return _restore_managed, (self.shape, _dtype_name(self), self.device.spec, elements)
+
+
+def _restore_shared(handle: str, spec: str, shape: tuple[int, ...]) -> _core.SharedArray:
+    # On no other device: the memory is of this one.
+    return _core.SharedArray.open(handle, _core.open_device(spec), shape)
+
+
+def reduce_shared(self: _core.SharedArray) -> Any:
+    """Implement ``__reduce_ex__`` of SharedArray: the handle travels, and no elements."""
+    return _restore_shared, (self.handle, self.device.spec, self.shape)

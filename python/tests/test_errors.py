@@ -33,6 +33,7 @@ import ternmem as tern
         ("CopyRequiredError", ValueError),
         ("CopyRequiredError", BufferError),
         ("DeviceLostError", RuntimeError),
+        ("PeerLostError", ConnectionError),
     ],
 )
 def test_each_error_is_two_things(name: str, builtin: type[BaseException]) -> None:

@@ -98,6 +98,9 @@ const char* default_sentence(ErrorCode code) noexcept {
     case ErrorCode::device_lost:
       return "device '{device}' is lost since {call} returned {name} ({code}). It accepts no more "
              "work. Continue with another device, or restart the program.";
+    case ErrorCode::peer_lost:
+      return "process {pid}, which shares memory with this process, has ended. Start it again, and "
+             "open the memory that it then shares.";
     case ErrorCode::file:
       return "file '{path}': {call} failed: {why}.";
     case ErrorCode::bad_format:

@@ -91,6 +91,15 @@ Result<NativePages> Backend::create_pages(std::size_t) noexcept {
 Result<void> Backend::release_pages(NativePages) noexcept {
   return missing(*this, "page creation");
 }
+Result<NativePages> Backend::create_shareable_pages(std::size_t) noexcept {
+  return missing(*this, "shareable pages");
+}
+Result<int> Backend::export_pages(NativePages) noexcept {
+  return missing(*this, "shareable pages");
+}
+Result<NativePages> Backend::import_pages(int, std::size_t) noexcept {
+  return missing(*this, "shareable pages");
+}
 Result<void> Backend::map(void*, NativePages) noexcept { return missing(*this, "page mapping"); }
 Result<void> Backend::unmap(void*, std::size_t) noexcept { return missing(*this, "page mapping"); }
 Result<void> Backend::set_access(void*, std::size_t, PageAccess) noexcept {

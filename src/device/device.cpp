@@ -223,6 +223,46 @@ Result<void> Device::try_set_access(void* address, std::size_t bytes,
   return state_->backend().set_access(address, bytes, access);
 }
 
+Result<NativePages> Device::try_create_shareable_pages(std::size_t bytes) const noexcept {
+  if (Result<void> able = check(state_, "shareable pages", Capability::shareable_memory); !able) {
+    return able.failure();
+  }
+  if (bytes == 0) return NativePages{};
+  if (Result<void> fits = check_pages(info(), nullptr, bytes); !fits) return fits.failure();
+  return state_->backend().create_shareable_pages(bytes);
+}
+
+Result<int> Device::try_export_pages(NativePages pages) const noexcept {
+  if (Result<void> able = check(state_, "shareable pages", Capability::shareable_memory); !able) {
+    return able.failure();
+  }
+  if (pages.value == 0) {
+    return Failure(ErrorCode::invalid_argument,
+                   "{what} is {value}, and pages of zero bytes cannot be exported. Create pages "
+                   "with try_create_shareable_pages().")
+        .with("what", "the handle of the pages")
+        .with("name", "pages")
+        .with("value", "null");
+  }
+  return state_->backend().export_pages(pages);
+}
+
+Result<NativePages> Device::try_import_pages(int descriptor, std::size_t bytes) const noexcept {
+  if (Result<void> able = check(state_, "shareable pages", Capability::shareable_memory); !able) {
+    return able.failure();
+  }
+  if (descriptor < 0 || bytes == 0) {
+    return Failure(ErrorCode::invalid_argument,
+                   "pages of {bytes} cannot be imported from {name} {value}. Pass an open "
+                   "descriptor of exported pages and their size.")
+        .with("name", "descriptor")
+        .with_bytes("bytes", bytes)
+        .with_signed("value", descriptor);
+  }
+  if (Result<void> fits = check_pages(info(), nullptr, bytes); !fits) return fits.failure();
+  return state_->backend().import_pages(descriptor, bytes);
+}
+
 Result<void> Device::try_advise(void* address, std::size_t bytes, Advice advice,
                                 Place place) const noexcept {
   if (Result<void> able = check(state_, "advice", Capability::advice); !able) return able;

@@ -4,6 +4,7 @@
 // is lost, and its memory can still be freed.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <functional>
 #include <map>
@@ -245,6 +246,19 @@ void climb_pages(Ground& ground) {
   release_pages.do_now();
 }
 
+void climb_shared_pages(Ground& ground) {
+  const Device device = ground.device;
+  const NativePages mine = device.try_create_shareable_pages(page).value();
+  Finally release_mine(ground, [=] { return device.try_release_pages(mine); });
+  const int descriptor = device.try_export_pages(mine).value();
+  const Result<NativePages> theirs = device.try_import_pages(descriptor, page);
+  close(descriptor);
+  Finally release_theirs(
+      ground, [pages = theirs.value(), device] { return device.try_release_pages(pages); });
+  release_theirs.do_now();
+  release_mine.do_now();
+}
+
 void add_one(const KernelCall& call) {
   auto* at = call.argument<unsigned char*>(0);
   for (std::size_t i = 0; i < bytes; ++i) at[i] = static_cast<unsigned char>(at[i] + 1);
@@ -302,6 +316,7 @@ void climb(Ground& ground) {
   climb_order(ground);
   climb_stream_memory(ground);
   climb_pages(ground);
+  climb_shared_pages(ground);
   climb_work(ground);
   climb_to_the_peer(ground);
   // What was queued and not waited for shows here.
@@ -313,9 +328,10 @@ void climb(Ground& ground) {
 /// Each class with the calls of the contract that belong to it, as docs/guide/sim.md has them.
 const std::map<FaultClass, std::set<std::string>>& calls_of_class() {
   static const std::map<FaultClass, std::set<std::string>> calls = {
-      {FaultClass::allocate, {"allocate", "allocate_async", "create_pages"}},
+      {FaultClass::allocate,
+       {"allocate", "allocate_async", "create_pages", "create_shareable_pages"}},
       {FaultClass::release, {"release", "release_async", "release_pages", "unmap", "unreserve"}},
-      {FaultClass::map, {"reserve", "map", "set_access"}},
+      {FaultClass::map, {"reserve", "map", "set_access", "export_pages", "import_pages"}},
       {FaultClass::pin, {"allocate"}},
       {FaultClass::copy, {"copy", "copy_2d", "copy_from_peer", "prefetch", "discard"}},
       {FaultClass::fill, {"fill"}},
@@ -414,6 +430,9 @@ class FaultPlans : public testing::Test {
     says_so(device.try_pointer_info(a));
     says_so(device.try_reserve(page));
     says_so(device.try_create_pages(page));
+    says_so(device.try_create_shareable_pages(page));
+    says_so(device.try_export_pages({1}));
+    says_so(device.try_import_pages(0, page));
     says_so(device.try_load_kernel({.entry = "x"}));
     says_so(device.try_enable_peer_access(sim::open({.memory_bytes = 2 * mib})));
     says_so(Stream::try_make(device));

@@ -90,6 +90,8 @@ std::vector<const char*> documented_fields(ErrorCode code) {
       return {"what"};
     case ErrorCode::device_lost:
       return {"device", "code", "name", "call"};
+    case ErrorCode::peer_lost:
+      return {"pid"};
     case ErrorCode::file:
       return {"path", "call", "os_code", "why"};
     case ErrorCode::bad_format:

@@ -66,6 +66,9 @@ TEST(Backend, RefusesEveryOptionalPrimitiveItDoesNotImplement) {
   expect_missing(backend.unreserve(nullptr, 64));
   expect_missing(backend.create_pages(64));
   expect_missing(backend.release_pages({}));
+  expect_missing(backend.create_shareable_pages(64));
+  expect_missing(backend.export_pages({}));
+  expect_missing(backend.import_pages(0, 64));
   expect_missing(backend.map(nullptr, {}));
   expect_missing(backend.unmap(nullptr, 64));
   expect_missing(backend.set_access(nullptr, 64, PageAccess::read));

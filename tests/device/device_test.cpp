@@ -46,6 +46,9 @@ TEST(Device, ThatIsNotOpenRefusesEverything) {
   refused(none.try_unreserve(nullptr, 0));
   refused(none.try_create_pages(0));
   refused(none.try_release_pages({}));
+  refused(none.try_create_shareable_pages(0));
+  refused(none.try_export_pages({}));
+  refused(none.try_import_pages(0, 0));
   refused(none.try_map(nullptr, {}));
   refused(none.try_unmap(nullptr, 0));
   refused(none.try_set_access(nullptr, 0, PageAccess::read));
@@ -142,6 +145,13 @@ TEST(Device, ReachesNoBackendWithABadArgument) {
   expect_code(device.try_reserve(1), ErrorCode::misaligned);
   expect_code(device.try_create_pages(max_request_bytes + 1), ErrorCode::size_overflow);
   expect_code(device.try_map(host + 1, {1}), ErrorCode::misaligned);
+  expect_code(device.try_create_shareable_pages(1), ErrorCode::misaligned);
+  expect_code(device.try_create_shareable_pages(max_request_bytes + 1), ErrorCode::size_overflow);
+  expect_code(device.try_export_pages({}), ErrorCode::invalid_argument);
+  expect_code(device.try_import_pages(-1, 2 * mib), ErrorCode::invalid_argument);
+  expect_code(device.try_import_pages(0, 0), ErrorCode::invalid_argument);
+  expect_code(device.try_import_pages(0, 1), ErrorCode::misaligned);
+  expect_code(device.try_import_pages(0, max_request_bytes + 1), ErrorCode::size_overflow);
   expect_code(device.try_advise(nullptr, 64, Advice::set_read_mostly, Place::host()),
               ErrorCode::invalid_argument);
   expect_code(device.try_advise(host, too_much, Advice::set_read_mostly, Place::host()),
@@ -178,6 +188,11 @@ const Demand demands[] = {
     {Capability::virtual_memory, [](const Device& d) { return d.try_unmap(nullptr, 2 * mib); }},
     {Capability::virtual_memory,
      [](const Device& d) { return d.try_set_access(nullptr, 2 * mib, PageAccess::read); }},
+    {Capability::shareable_memory,
+     [](const Device& d) { return outcome(d.try_create_shareable_pages(2 * mib)); }},
+    {Capability::shareable_memory, [](const Device& d) { return outcome(d.try_export_pages({})); }},
+    {Capability::shareable_memory,
+     [](const Device& d) { return outcome(d.try_import_pages(0, 2 * mib)); }},
     {Capability::advice,
      [](const Device& d) { return d.try_advise(nullptr, 0, Advice::set_accessed_by, d.place()); }},
     {Capability::kernels, [](const Device& d) { return outcome(d.try_load_kernel({})); }},

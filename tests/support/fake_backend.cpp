@@ -198,6 +198,18 @@ class FakeBackend final : public Backend {
     if (pages) ledger_->leave(Call::create_pages);
     return pages;
   }
+  Result<NativePages> create_shareable_pages(std::size_t bytes) noexcept override {
+    if (const auto failure = ledger_->enter(Call::create_shareable_pages)) return *failure;
+    return host_->create_shareable_pages(bytes);
+  }
+  Result<int> export_pages(NativePages pages) noexcept override {
+    if (const auto failure = ledger_->enter(Call::export_pages)) return *failure;
+    return host_->export_pages(pages);
+  }
+  Result<NativePages> import_pages(int descriptor, std::size_t bytes) noexcept override {
+    if (const auto failure = ledger_->enter(Call::import_pages)) return *failure;
+    return host_->import_pages(descriptor, bytes);
+  }
   Result<void> release_pages(NativePages pages) noexcept override {
     if (const auto failure = ledger_->enter(Call::release_pages)) return *failure;
     return host_->release_pages(pages);

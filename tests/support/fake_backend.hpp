@@ -30,6 +30,7 @@ namespace tern::test {
   TERN_CALL(release) TERN_CALL(pointer_info) TERN_CALL(allocate_async) \
   TERN_CALL(release_async) TERN_CALL(register_host) TERN_CALL(unregister_host) \
   TERN_CALL(reserve) TERN_CALL(unreserve) TERN_CALL(create_pages) \
+  TERN_CALL(create_shareable_pages) TERN_CALL(export_pages) TERN_CALL(import_pages) \
   TERN_CALL(release_pages) TERN_CALL(map) TERN_CALL(unmap) \
   TERN_CALL(set_access) TERN_CALL(copy) TERN_CALL(copy_2d) \
   TERN_CALL(fill) TERN_CALL(copy_from_peer) TERN_CALL(enable_peer_access) \

@@ -70,6 +70,7 @@ namespace tern {
   TERN_CODE(after_fork, AfterFork, std::runtime_error)                  \
   TERN_CODE(after_shutdown, AfterShutdown, std::runtime_error)          \
   TERN_CODE(device_lost, DeviceLost, std::runtime_error)                \
+  TERN_CODE(peer_lost, PeerLost, std::runtime_error)                    \
   TERN_CODE(file, FileError, std::runtime_error)                        \
   TERN_CODE(bad_format, BadFormat, std::runtime_error)                  \
   TERN_CODE(violation, Violation, std::runtime_error)                   \

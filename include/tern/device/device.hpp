@@ -137,6 +137,19 @@ class TERN_EXPORT Device {
   /// Sets the access rights of the device for a fully mapped range.
   Result<void> try_set_access(void* address, std::size_t bytes, PageAccess access) const noexcept;
 
+  // --- Shareable pages. Needs Capability::shareable_memory. SharedArray is the simple way.
+
+  /// Allocates physical memory that can be exported to other processes.
+  [[nodiscard]] Result<NativePages> try_create_shareable_pages(std::size_t bytes) const noexcept;
+  /// Returns a new file descriptor of shareable pages. The caller closes it. The memory lives as
+  /// long as a descriptor, a handle or a mapping of it, in any process.
+  [[nodiscard]] Result<int> try_export_pages(NativePages pages) const noexcept;
+  /// Creates a handle to the pages behind a descriptor that a device of the same backend exported.
+  /// The caller keeps the descriptor and may close it afterwards. Fails with bad_format if the
+  /// descriptor is something else or has another size; CUDA reports a wrong size in try_map().
+  [[nodiscard]] Result<NativePages> try_import_pages(int descriptor,
+                                                     std::size_t bytes) const noexcept;
+
   /// Gives the driver a hint on the pages of a range of managed memory. Needs Capability::advice.
   /// The place is ignored for hints that have none.
   Result<void> try_advise(void* address, std::size_t bytes, Advice advice,

@@ -2546,6 +2546,130 @@ def launch_statistics() -> dict[str, typing.Any]:
     Return ``{'dropped': n}``: the number of recorders that ended without commit().
     """
 
+class SharedArray:
+    """
+    An array that several processes of this machine use, without a copy.
+
+    The process that makes the array exports it. Other processes get it as a pickle, or open its handle. Processes take turns: publish() ends a turn, acquire() waits for the next one.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+    dtype : dtype-like, default float32
+    device : Device or str, optional
+        By default the current device.
+    budget : Budget, optional
+        Charged with the memory, in whole pages.
+    tag : str, optional
+        A name for reports.
+    """
+
+    def __init__(self, shape: object, dtype: object | None = None, device: object | None = None, *, budget: Budget | None = None, tag: str | None = None) -> None: ...
+
+    @staticmethod
+    def open(handle: str, device: object | None = None, shape: object | None = None, *, timeout: float | None = None, budget: Budget | None = None, tag: str | None = None) -> SharedArray:
+        """
+        Open an array of another process, or of this one.
+
+        Parameters
+        ----------
+        handle : str
+            What ``handle`` is in the process that made the array.
+        device : Device or str, optional
+            The device on which the array was made; by default the current device.
+        shape : int or sequence of int, optional
+            By default one dimension.
+        timeout : float, optional
+            Seconds to wait for an answer; by default ten.
+        budget : Budget, optional
+            Charged with the memory, in whole pages.
+        tag : str, optional
+            A name for reports.
+
+        Returns
+        -------
+        SharedArray
+        """
+
+    @property
+    def handle(self) -> str:
+        """
+        The text with which processes of the same user open the array. It contains a secret.
+        """
+
+    @property
+    def buffer(self) -> Buffer:
+        """
+        The elements as a Buffer, for kernels and copies. Use them only during a turn.
+        """
+
+    def numpy(self) -> npt.NDArray[typing.Any]:
+        """
+        Return a NumPy array over the memory. Raises BufferError for memory that the host cannot use.
+        """
+
+    def to_numpy(self) -> npt.NDArray[typing.Any]:
+        """Return an independent NumPy array with the elements."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+
+    @property
+    def dtype(self) -> typing.Any:
+        """The type of an element."""
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes."""
+
+    @property
+    def device(self) -> Device:
+        """The device of the memory."""
+
+    @property
+    def is_exporter(self) -> bool:
+        """Whether this process made the array."""
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether this process may use the elements now."""
+
+    @property
+    def importers(self) -> int:
+        """How many importers an exporter has now."""
+
+    def publish(self, stream: object | None = None) -> None:
+        """
+        End the turn after all earlier uses of the array, in stream order.
+
+        The host does not wait. A simulated device works only while the host waits for it, so synchronize the stream there if no acquire() follows.
+        """
+
+    def acquire(self, timeout: float | None = None) -> SharedArray:
+        """
+        Wait for the next turn. Returns the array.
+
+        Raises PeerLostError if the other process has ended, and TimeoutError after so many seconds. Ctrl-C ends the wait.
+        """
+
+    def close(self) -> None:
+        """
+        Close the array now. Other processes are told, and the memory is freed when the last of them has closed it. Buffers of the array stay valid.
+        """
+
+    def __reduce_ex__(self, protocol: object) -> typing.Any: ...
+
+    def __enter__(self) -> SharedArray: ...
+
+    def __exit__(self, *args: object) -> None: ...
+
+    def __repr__(self) -> str: ...
+
 __version__: str
 
 class Error(builtins.RuntimeError):
@@ -2647,6 +2771,9 @@ class AfterShutdownError(Error):
     ...
 
 class DeviceLostError(Error):
+    ...
+
+class PeerLostError(Error, builtins.ConnectionError):
     ...
 
 class FileError(Error, builtins.OSError):

@@ -36,7 +36,12 @@ Capabilities capabilities_of(const Context& context, std::size_t page_bytes) {
   if (context.attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) != 0) {
     all = all.with(Capability::stream_ordered_memory);
   }
-  if (page_bytes != 0) all = all.with(Capability::virtual_memory);
+  if (page_bytes != 0) {
+    all = all.with(Capability::virtual_memory);
+    if (context.attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0) {
+      all = all.with(Capability::shareable_memory);
+    }
+  }
   if (context.attribute(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY) != 0) {
     all = all.with(Capability::managed_memory);
     // Without this attribute the driver migrates whole allocations and rejects hints and
@@ -176,6 +181,15 @@ class CudaBackend final : public Backend {
   }
   Result<NativePages> create_pages(std::size_t bytes) noexcept override {
     return pages_.create(bytes);
+  }
+  Result<NativePages> create_shareable_pages(std::size_t bytes) noexcept override {
+    return pages_.create_shareable(bytes);
+  }
+  Result<int> export_pages(NativePages pages) noexcept override {
+    return pages_.export_file(pages);
+  }
+  Result<NativePages> import_pages(int descriptor, std::size_t bytes) noexcept override {
+    return pages_.import_file(descriptor, bytes);
   }
   Result<void> release_pages(NativePages pages) noexcept override { return pages_.release(pages); }
   Result<void> map(void* address, NativePages pages) noexcept override {

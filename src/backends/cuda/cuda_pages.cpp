@@ -1,9 +1,12 @@
 #include "backends/cuda/cuda_pages.hpp"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <iterator>
 #include <new>
 
+#include "backends/page_failures.hpp"
 #include "core/no_host_memory.hpp"
 
 namespace tern::cuda {
@@ -26,9 +29,11 @@ Failure unknown_pages() noexcept {
                  "until the pages are mapped for the last time.");
 }
 
-CUmemAllocationProp properties_of(const Context& context) noexcept {
+CUmemAllocationProp properties_of(
+    const Context& context, CUmemAllocationHandleType type = CU_MEM_HANDLE_TYPE_NONE) noexcept {
   CUmemAllocationProp properties;
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.requestedHandleTypes = type;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, context.device()};
   return properties;
 }
@@ -132,23 +137,82 @@ Result<void> CudaPages::unreserve(void* address, std::size_t bytes) {
 }
 
 Result<NativePages> CudaPages::create(std::size_t bytes) {
+  return create_as(CU_MEM_HANDLE_TYPE_NONE, bytes);
+}
+
+Result<NativePages> CudaPages::create_shareable(std::size_t bytes) {
+  return create_as(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, bytes);
+}
+
+Result<NativePages> CudaPages::create_as(CUmemAllocationHandleType type, std::size_t bytes) {
   const ContextScope scope(context_);
   if (!scope) return scope.failure();
   const std::lock_guard lock(mutex_);
-  const CUmemAllocationProp properties = properties_of(context_);
+  const CUmemAllocationProp properties = properties_of(context_, type);
   CUmemGenericAllocationHandle handle = 0;
   if (Result<void> made = context_.check(context_.cu().cuMemCreate(&handle, bytes, &properties, 0),
                                          "cuMemCreate", bytes);
       !made) {
     return made.failure();
   }
+  return add({handle, bytes, type != CU_MEM_HANDLE_TYPE_NONE});
+}
+
+Result<NativePages> CudaPages::add(const Pages& pages) {
   try {
-    pages_.emplace(last_number_ + 1, Pages{handle, bytes});
+    pages_.emplace(last_number_ + 1, pages);
   } catch (const std::bad_alloc&) {
-    static_cast<void>(context_.cu().cuMemRelease(handle));
+    static_cast<void>(context_.cu().cuMemRelease(pages.handle));
     return no_host_memory("the record of pages of the device");
   }
   return NativePages{++last_number_};
+}
+
+Result<int> CudaPages::export_file(NativePages pages) {
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
+  const std::lock_guard lock(mutex_);
+  const auto found = pages_.find(pages.value);
+  if (found == pages_.end()) return unknown_pages();
+  if (!found->second.is_shareable) return not_shareable(pages.value);
+  int descriptor = -1;
+  if (Result<void> done = context_.check(
+          context_.cu().cuMemExportToShareableHandle(&descriptor, found->second.handle,
+                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+          "cuMemExportToShareableHandle");
+      !done) {
+    return done.failure();
+  }
+  // The descriptor must not survive an exec: whoever has it can map the memory.
+  static_cast<void>(fcntl(descriptor, F_SETFD, FD_CLOEXEC));
+  return descriptor;
+}
+
+Result<NativePages> CudaPages::import_file(int descriptor, std::size_t bytes) {
+  const ContextScope scope(context_);
+  if (!scope) return scope.failure();
+  const std::lock_guard lock(mutex_);
+  CUmemGenericAllocationHandle handle = 0;
+  // The driver takes the descriptor in the place of a pointer.
+  const CUresult result = context_.cu().cuMemImportFromShareableHandle(
+      &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)),
+      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE) {
+    return Failure(ErrorCode::bad_format,
+                   "'{device}' cannot import the descriptor for {bytes} of shared memory ({call} "
+                   "returned {name}, {code}). Pass a descriptor that a CUDA device exported.")
+        .with("what", "shared memory")
+        .with("field", "descriptor")
+        .with_bytes("bytes", bytes)
+        .with("call", "cuMemImportFromShareableHandle")
+        .with("name", name_of(result))
+        .with("code", static_cast<std::uint64_t>(result))
+        .with("device", context_.spec());
+  }
+  if (Result<void> done = context_.check(result, "cuMemImportFromShareableHandle"); !done) {
+    return done.failure();
+  }
+  return add({handle, bytes, true});
 }
 
 Result<void> CudaPages::release(NativePages pages) {

@@ -35,6 +35,12 @@ class CudaPages {
   [[nodiscard]] Result<void*> reserve(std::size_t bytes);
   [[nodiscard]] Result<void> unreserve(void* address, std::size_t bytes);
   [[nodiscard]] Result<NativePages> create(std::size_t bytes);
+  /// Creates pages that export_file() can export. Needs
+  /// CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, like the next two functions.
+  [[nodiscard]] Result<NativePages> create_shareable(std::size_t bytes);
+  [[nodiscard]] Result<int> export_file(NativePages pages);
+  /// The driver compares the size with that of the pages only when they are mapped.
+  [[nodiscard]] Result<NativePages> import_file(int descriptor, std::size_t bytes);
   [[nodiscard]] Result<void> release(NativePages pages);
   [[nodiscard]] Result<void> map(void* address, NativePages pages);
   [[nodiscard]] Result<void> unmap(void* address, std::size_t bytes);
@@ -51,13 +57,18 @@ class CudaPages {
   struct Pages {
     CUmemGenericAllocationHandle handle = 0;
     std::size_t bytes = 0;
+    bool is_shareable = false;
   };
   struct Mapping {
     std::size_t bytes = 0;
     PageAccess access = PageAccess::none;
   };
 
+  [[nodiscard]] Result<NativePages> create_as(CUmemAllocationHandleType type, std::size_t bytes);
+
   // Call with mutex_ held.
+  /// Takes ownership of the handle, even on failure. The context is current.
+  [[nodiscard]] Result<NativePages> add(const Pages& pages);
   [[nodiscard]] bool is_reserved(std::uintptr_t address, std::size_t bytes) const noexcept;
   [[nodiscard]] bool is_free(std::uintptr_t address, std::size_t bytes) const noexcept;
   [[nodiscard]] Result<void> grant(std::uintptr_t address, std::size_t bytes, PageAccess access,

@@ -162,6 +162,12 @@ namespace tern::cuda {
   TERN_DRIVER_ENTRY(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020, required, \
                     (std::size_t * bytes, const CUmemAllocationProp* properties,                   \
                      CUmemAllocationGranularity_flags option))                                     \
+  TERN_DRIVER_ENTRY(cuMemExportToShareableHandle, cuMemExportToShareableHandle, 10020, required,   \
+                    (void* shared, CUmemGenericAllocationHandle pages,                             \
+                     CUmemAllocationHandleType type, unsigned long long flags))                    \
+  TERN_DRIVER_ENTRY(                                                                               \
+      cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, 10020, required,             \
+      (CUmemGenericAllocationHandle * pages, void* shared, CUmemAllocationHandleType type))        \
   /* managed memory */                                                                             \
   TERN_DRIVER_ENTRY(cuMemAllocManaged, cuMemAllocManaged, 6000, required,                          \
                     (CUdeviceptr * address, std::size_t bytes, unsigned flags))                    \

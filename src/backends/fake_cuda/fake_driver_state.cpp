@@ -140,6 +140,8 @@ std::optional<int> FakeDriverState::attribute_of(cuda::CUdevice_attribute attrib
       return 9;
     case cuda::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
       return world->shares_managed() ? 1 : 0;
+    case cuda::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+      return world->options().keeps_contents ? 1 : 0;
     case cuda::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
     case cuda::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
     case cuda::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
@@ -157,7 +159,6 @@ std::optional<int> FakeDriverState::attribute_of(cuda::CUdevice_attribute attrib
     case cuda::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
     case cuda::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:
     case cuda::CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST:
-    case cuda::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
     case cuda::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
     case cuda::CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:
     case cuda::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:

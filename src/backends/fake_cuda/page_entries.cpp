@@ -1,5 +1,7 @@
 // The entries for virtual memory: reserved addresses, pages, mappings and access.
 
+#include <sys/stat.h>
+
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,7 +32,10 @@ CUresult check(Here& here, const CUmemAllocationProp* properties) {
                                                                      : CUDA_ERROR_NOT_SUPPORTED;
   }
   if (!here.state.has_device(properties->location.id)) return CUDA_ERROR_INVALID_DEVICE;
-  if (properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+  if (properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE &&
+      properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
   here.device = static_cast<std::uint32_t>(properties->location.id);
   return CUDA_SUCCESS;
 }
@@ -83,7 +88,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* pages, std::size_t bytes,
     if (!here.state.may_disturb()) return disturbs_capture;
     if (const CUresult checked = check(here, properties); checked != CUDA_SUCCESS) return checked;
     if (pages == nullptr || flags != 0 || !is_paged(here, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    const Result<NativePages> made = here.backend().create_pages(bytes);
+    const bool is_shareable = properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
+    const Result<NativePages> made = is_shareable ? here.backend().create_shareable_pages(bytes)
+                                                  : here.backend().create_pages(bytes);
     if (!made) return sim::result_of(made.failure());
     *pages =
         here.state.pages.add(std::make_shared<FakePages>(FakePages{here.device, *made, bytes}));
@@ -101,6 +108,52 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle pages) {
     here.state.pages.remove(pages);
     return CUDA_SUCCESS;
   });
+}
+
+CUresult cuMemExportToShareableHandle(void* shared, CUmemGenericAllocationHandle pages,
+                                      CUmemAllocationHandleType type, unsigned long long flags) {
+  return call(DriverEntry::cuMemExportToShareableHandle, Demand::initialised,
+              [&](const Here& here) -> CUresult {
+                if (shared == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+                if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+                  return CUDA_ERROR_NOT_SUPPORTED;
+                const std::shared_ptr<FakePages> found = here.state.pages.find(pages);
+                if (!found) return CUDA_ERROR_INVALID_VALUE;
+                const Result<int> file =
+                    here.state.backend(found->device).export_pages(found->native);
+                // The handle types of pages are fixed when the pages are created.
+                if (!file && file.failure().code() == ErrorCode::invalid_argument) {
+                  return CUDA_ERROR_INVALID_VALUE;
+                }
+                if (!file) return sim::result_of(file.failure());
+                *static_cast<int*>(shared) = *file;
+                return CUDA_SUCCESS;
+              });
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* pages, void* shared,
+                                        CUmemAllocationHandleType type) {
+  return call(DriverEntry::cuMemImportFromShareableHandle, Demand::initialised,
+              [&](Here& here) -> CUresult {
+                choose_device(here);
+                if (pages == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+                  return CUDA_ERROR_NOT_SUPPORTED;
+                const int file = static_cast<int>(as_number(shared));
+                struct stat about = {};
+                if (fstat(file, &about) != 0) return CUDA_ERROR_INVALID_VALUE;
+                // Like the driver, the descriptor alone says how large the pages are.
+                const auto bytes = static_cast<std::size_t>(about.st_size);
+                if (!is_paged(here, bytes)) return CUDA_ERROR_INVALID_VALUE;
+                const Result<NativePages> made = here.backend().import_pages(file, bytes);
+                if (!made && made.failure().code() == ErrorCode::bad_format) {
+                  return CUDA_ERROR_INVALID_VALUE;
+                }
+                if (!made) return sim::result_of(made.failure());
+                *pages = here.state.pages.add(
+                    std::make_shared<FakePages>(FakePages{here.device, *made, bytes}));
+                return CUDA_SUCCESS;
+              });
 }
 
 CUresult cuMemMap(CUdeviceptr address, std::size_t bytes, std::size_t offset,

@@ -85,12 +85,13 @@ DeviceInfo describe(const HostOptions& options) {
   info.spec = options.spec;
   info.name = processor_name();
   info.driver = system_version();
-  info.capabilities = {Capability::host_access,    Capability::pinned_memory,
-                       Capability::managed_memory, Capability::concurrent_managed,
-                       Capability::prefetch,       Capability::virtual_memory,
-                       Capability::host_functions, Capability::stream_ordered_memory,
-                       Capability::event_timing,   Capability::kernels,
-                       Capability::float64,        Capability::memory_after_fork};
+  info.capabilities = {Capability::host_access,     Capability::pinned_memory,
+                       Capability::managed_memory,  Capability::concurrent_managed,
+                       Capability::prefetch,        Capability::virtual_memory,
+                       Capability::host_functions,  Capability::stream_ordered_memory,
+                       Capability::event_timing,    Capability::kernels,
+                       Capability::float64,         Capability::memory_after_fork,
+                       Capability::shareable_memory};
   info.total_bytes = total_bytes();
   info.alignment = 64;
   info.max_alignment = 256 * mib;
@@ -170,6 +171,15 @@ class HostBackend final : public Backend {
     return pages_.create(bytes);
   }
   Result<void> release_pages(NativePages pages) noexcept override { return pages_.release(pages); }
+  Result<NativePages> create_shareable_pages(std::size_t bytes) noexcept override {
+    return pages_.create_shareable(bytes);
+  }
+  Result<int> export_pages(NativePages pages) noexcept override {
+    return pages_.export_file(pages);
+  }
+  Result<NativePages> import_pages(int descriptor, std::size_t bytes) noexcept override {
+    return pages_.import_file(descriptor, bytes);
+  }
   Result<void> map(void* address, NativePages pages) noexcept override {
     return pages_.map(address, pages);
   }

@@ -11,6 +11,7 @@
 
 #include "backends/host/machine.hpp"
 #include "backends/memory_file.hpp"
+#include "backends/page_failures.hpp"
 #include "core/no_host_memory.hpp"
 
 namespace tern::host {
@@ -71,6 +72,9 @@ int protection_of(PageAccess access) noexcept {
 HostPages::~HostPages() {
   for (const auto& [address, bytes] : reservations_) {
     munmap(reinterpret_cast<void*>(address), bytes);
+  }
+  for (const auto& [number, handle] : handles_) {
+    if (handle.own_file >= 0) close(handle.own_file);
   }
   if (file_ >= 0) close(file_);
 }
@@ -161,19 +165,22 @@ void HostPages::give_offset(std::size_t offset, std::size_t bytes) noexcept {
   }
 }
 
-Result<NativePages> HostPages::create(std::size_t bytes) noexcept {
-  const std::lock_guard lock(mutex_);
+Result<void> HostPages::check_available(std::size_t bytes) const noexcept {
   // The file is sparse, so the system would accept any size and kill the process at the first
   // access.
-  if (bytes > total_bytes_ - created_bytes_) {
-    return Failure(ErrorCode::out_of_memory,
-                   "the host could not create pages of {requested}: {created} of {total} are "
-                   "already in use as pages. Release some of them.")
-        .with_bytes("requested", bytes)
-        .with_bytes("created", created_bytes_)
-        .with_bytes("free", available_bytes())
-        .with_bytes("total", total_bytes_);
-  }
+  if (bytes <= total_bytes_ - created_bytes_) return {};
+  return Failure(ErrorCode::out_of_memory,
+                 "the host could not create pages of {requested}: {created} of {total} are "
+                 "already in use as pages. Release some of them.")
+      .with_bytes("requested", bytes)
+      .with_bytes("created", created_bytes_)
+      .with_bytes("free", available_bytes())
+      .with_bytes("total", total_bytes_);
+}
+
+Result<NativePages> HostPages::create(std::size_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (Result<void> fits = check_available(bytes); !fits) return fits.failure();
   if (Result<void> opened = open_file(); !opened) return opened.failure();
   try {
     const auto handle = handles_.try_emplace(next_handle_).first;
@@ -192,10 +199,52 @@ Result<NativePages> HostPages::create(std::size_t bytes) noexcept {
   return NativePages{next_handle_++};
 }
 
+Result<NativePages> HostPages::create_shareable(std::size_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (Result<void> fits = check_available(bytes); !fits) return fits.failure();
+  const Result<int> file = try_make_shareable_file("tern-shared", bytes);
+  if (!file) return file.failure();
+  return add_file(*file, bytes, false);
+}
+
+Result<NativePages> HostPages::import_file(int descriptor, std::size_t bytes) noexcept {
+  if (Result<void> sealed = check_shareable_file(descriptor, bytes); !sealed) {
+    return sealed.failure();
+  }
+  const Result<int> file = try_duplicate(descriptor);
+  if (!file) return file.failure();
+  const std::lock_guard lock(mutex_);
+  return add_file(*file, bytes, true);
+}
+
+Result<NativePages> HostPages::add_file(int file, std::size_t bytes, bool is_imported) noexcept {
+  try {
+    handles_.emplace(next_handle_,
+                     Handle{.bytes = bytes, .own_file = file, .is_imported = is_imported});
+  } catch (const std::bad_alloc&) {
+    close(file);
+    return no_host_memory("its page tables");
+  }
+  if (!is_imported) created_bytes_ += bytes;
+  return NativePages{next_handle_++};
+}
+
+Result<int> HostPages::export_file(NativePages pages) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto handle = handles_.find(pages.value);
+  if (handle == handles_.end() || handle->second.is_released) return unknown_handle(pages);
+  if (handle->second.own_file < 0) return not_shareable(pages.value);
+  return try_duplicate(handle->second.own_file);
+}
+
 void HostPages::drop_if_unused(std::map<std::uint64_t, Handle>::iterator handle) noexcept {
   if (!handle->second.is_released || handle->second.mappings > 0) return;
-  created_bytes_ -= handle->second.bytes;
-  give_offset(handle->second.offset, handle->second.bytes);
+  if (!handle->second.is_imported) created_bytes_ -= handle->second.bytes;
+  if (handle->second.own_file >= 0) {
+    close(handle->second.own_file);
+  } else {
+    give_offset(handle->second.offset, handle->second.bytes);
+  }
   handles_.erase(handle);
 }
 
@@ -240,7 +289,8 @@ Result<void> HostPages::map(void* address, NativePages pages) noexcept {
   } catch (const std::bad_alloc&) {
     return no_host_memory("its page tables");
   }
-  if (mmap(address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file_,
+  const int file = handle->second.own_file >= 0 ? handle->second.own_file : file_;
+  if (mmap(address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file,
            static_cast<off_t>(handle->second.offset)) == MAP_FAILED) {
     mappings_.erase(start);
     return system_failure("mmap", bytes);

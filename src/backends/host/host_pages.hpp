@@ -1,7 +1,8 @@
 // Virtual memory of a host device: reserved addresses, and pages that can be remapped.
 //
 // All pages are in one memory file, each at its own offset. Mapping pages maps that part of the
-// file, so the same bytes can be unmapped at one address and mapped at another. Every reservation,
+// file, so the same bytes can be unmapped at one address and mapped at another. Shareable pages
+// have a memory file of their own, so another process gets only their bytes. Every reservation,
 // handle and mapping is recorded. A call that does not match them exactly fails and changes
 // nothing. Thread-safe.
 
@@ -32,6 +33,9 @@ class HostPages {
   [[nodiscard]] Result<void*> reserve(std::size_t bytes) noexcept;
   [[nodiscard]] Result<void> unreserve(void* address, std::size_t bytes) noexcept;
   [[nodiscard]] Result<NativePages> create(std::size_t bytes) noexcept;
+  [[nodiscard]] Result<NativePages> create_shareable(std::size_t bytes) noexcept;
+  [[nodiscard]] Result<int> export_file(NativePages pages) noexcept;
+  [[nodiscard]] Result<NativePages> import_file(int descriptor, std::size_t bytes) noexcept;
   [[nodiscard]] Result<void> release(NativePages pages) noexcept;
   [[nodiscard]] Result<void> map(void* address, NativePages pages) noexcept;
   [[nodiscard]] Result<void> unmap(void* address, std::size_t bytes) noexcept;
@@ -46,6 +50,8 @@ class HostPages {
     std::size_t bytes = 0;
     std::size_t mappings = 0;
     bool is_released = false;
+    int own_file = -1;         // of shareable pages
+    bool is_imported = false;  // another handle, usually of another process, counts the memory
   };
   struct Mapping {
     std::size_t bytes;
@@ -54,6 +60,10 @@ class HostPages {
   using Extents = std::map<std::uintptr_t, std::size_t>;
 
   // Call with the mutex held.
+  [[nodiscard]] Result<void> check_available(std::size_t bytes) const noexcept;
+  /// Takes ownership of the file, even on failure.
+  [[nodiscard]] Result<NativePages> add_file(int file, std::size_t bytes,
+                                             bool is_imported) noexcept;
   [[nodiscard]] Result<void> open_file() noexcept;
   [[nodiscard]] Result<std::size_t> take_offset(std::size_t bytes);
   void give_offset(std::size_t offset, std::size_t bytes) noexcept;

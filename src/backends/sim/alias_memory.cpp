@@ -201,11 +201,21 @@ Result<void> AliasMemory::map(std::uint64_t window_offset, std::uint64_t memory_
   } catch (const std::bad_alloc&) {
     return cannot("new", 64);
   }
+  return map_at(window_offset, file_, memory_offset, bytes);
+}
+
+Result<void> AliasMemory::map_file(std::uint64_t window_offset, int file,
+                                   std::size_t bytes) noexcept {
+  return map_at(window_offset, file, 0, bytes);
+}
+
+Result<void> AliasMemory::map_at(std::uint64_t window_offset, int file, std::uint64_t file_offset,
+                                 std::size_t bytes) noexcept {
   // Both mappings or neither: a strict kernel works on users' addresses.
   constexpr int flags = MAP_SHARED | MAP_NORESERVE | MAP_FIXED;
-  const auto at = static_cast<off_t>(memory_offset);
-  if (mmap(alias_ + window_offset, bytes, PROT_READ | PROT_WRITE, flags, file_, at) == MAP_FAILED ||
-      mmap(users_ + window_offset, bytes, PROT_NONE, flags, file_, at) == MAP_FAILED) {
+  const auto at = static_cast<off_t>(file_offset);
+  if (mmap(alias_ + window_offset, bytes, PROT_READ | PROT_WRITE, flags, file, at) == MAP_FAILED ||
+      mmap(users_ + window_offset, bytes, PROT_NONE, flags, file, at) == MAP_FAILED) {
     const Failure failure = cannot("mmap", bytes);
     static_cast<void>(unmap(window_offset, bytes));
     return failure;

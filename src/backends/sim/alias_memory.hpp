@@ -60,6 +60,10 @@ class AliasMemory {
   /// Maps memory at an offset of the window. The bytes do not move.
   [[nodiscard]] Result<void> map(std::uint64_t window_offset, std::uint64_t memory_offset,
                                  std::size_t bytes) noexcept;
+  /// Maps a shareable file instead of memory of this device. Its bytes never have a pattern,
+  /// because other processes write them too. The caller may close the file.
+  [[nodiscard]] Result<void> map_file(std::uint64_t window_offset, int file,
+                                      std::size_t bytes) noexcept;
   [[nodiscard]] Result<void> unmap(std::uint64_t window_offset, std::size_t bytes) noexcept;
 
  private:
@@ -71,6 +75,9 @@ class AliasMemory {
   AliasMemory(int file, std::byte* users, std::byte* alias, std::size_t bytes,
               std::size_t window_bytes, std::uint64_t seed) noexcept;
   [[nodiscard]] std::uint64_t key_of(std::uint64_t generation) const noexcept;
+  /// Maps a file at an offset of the window, for users and for the device.
+  [[nodiscard]] Result<void> map_at(std::uint64_t window_offset, int file,
+                                    std::uint64_t file_offset, std::size_t bytes) noexcept;
   void write_pattern(std::uint64_t begin, std::uint64_t end, const Pattern& pattern);
   /// Calls body(memory offset, bytes) for the memory behind a range of either part.
   template <class Body>

@@ -1,5 +1,7 @@
 #include "backends/sim/page_table.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <iterator>
 
@@ -17,6 +19,12 @@ Failure bad_range(const char* why, const void* address, std::size_t bytes) noexc
 }
 
 }  // namespace
+
+PageTable::~PageTable() {
+  for (const auto& [handle, pages] : pages_) {
+    if (pages.file >= 0) close(pages.file);
+  }
+}
 
 std::optional<void*> PageTable::reserve(std::size_t bytes) {
   const std::optional<std::uint64_t> offset = window_.take(bytes, page_bytes);
@@ -49,6 +57,28 @@ bool PageTable::create(std::size_t bytes, std::uint64_t handle) {
   return true;
 }
 
+bool PageTable::add_file(int file, std::size_t bytes, std::uint64_t handle, bool is_imported) {
+  const std::optional<std::uint64_t> offset =
+      is_imported ? std::uint64_t{0} : allocator_.take(bytes, page_bytes);
+  if (!offset) {
+    close(file);
+    return false;
+  }
+  try {
+    // Other processes write the pages too, so they always count as written.
+    pages_.emplace(handle, Pages{.offset = *offset,
+                                 .bytes = bytes,
+                                 .was_mapped = true,
+                                 .file = file,
+                                 .is_imported = is_imported});
+  } catch (...) {
+    if (!is_imported) allocator_.give(*offset, bytes);
+    close(file);
+    throw;
+  }
+  return true;
+}
+
 std::optional<std::size_t> PageTable::bytes_of(std::uint64_t handle) const {
   const auto found = pages_.find(handle);
   if (found == pages_.end() || found->second.is_released) return std::nullopt;
@@ -70,9 +100,9 @@ Result<bool> PageTable::try_map(void* address, std::uint64_t handle) {
   if (has_mapping(*offset, pages.bytes)) {
     return bad_range("already mapped in part. Unmap the range first", address, pages.bytes);
   }
-  if (Result<void> mapped = memory_.map(*offset, pages.offset, pages.bytes); !mapped) {
-    return mapped.failure();
-  }
+  Result<void> mapped = pages.file >= 0 ? memory_.map_file(*offset, pages.file, pages.bytes)
+                                        : memory_.map(*offset, pages.offset, pages.bytes);
+  if (!mapped) return mapped.failure();
   mappings_.emplace(*offset, Mapping{pages.bytes, handle});
   ++pages.mappings;
   return std::exchange(pages.was_mapped, true);
@@ -150,8 +180,13 @@ bool PageTable::has_mapping(std::uint64_t offset, std::size_t bytes) const {
 
 void PageTable::drop_if_unused(std::map<std::uint64_t, Pages>::iterator pages) {
   if (!pages->second.is_released || pages->second.mappings > 0) return;
-  memory_.set_freed(pages->second.offset, pages->second.bytes, pages->first);
-  allocator_.give(pages->second.offset, pages->second.bytes);
+  const Pages& last = pages->second;
+  if (last.file >= 0) {
+    close(last.file);
+  } else {
+    memory_.set_freed(last.offset, last.bytes, pages->first);
+  }
+  if (!last.is_imported) allocator_.give(last.offset, last.bytes);
   pages_.erase(pages);
 }
 

@@ -2,8 +2,9 @@
 //
 // A reservation is addresses without memory; pages are memory without an address. A mapping puts
 // all pages of one handle at an address, without access rights, which are set separately. Pages
-// live until their handle is released and their last mapping ends. Errors of a driver are returned
-// with the reason; the backend reports findings of the checker. Not thread-safe.
+// live until their handle is released and their last mapping ends. Shareable pages are a memory
+// file of their own, which other processes can map. Errors of a driver are returned with the
+// reason; the backend reports findings of the checker. Not thread-safe.
 
 #pragma once
 
@@ -27,6 +28,7 @@ class PageTable {
   /// `allocator` provides the pages of the device. Addresses are in the window of `memory`.
   PageTable(AliasMemory& memory, RangeAllocator& allocator, Reuse reuse)
       : memory_(memory), allocator_(allocator), window_(memory.window_bytes(), reuse) {}
+  ~PageTable();
 
   /// Returns nothing if there are no free addresses.
   [[nodiscard]] std::optional<void*> reserve(std::size_t bytes);
@@ -34,6 +36,11 @@ class PageTable {
 
   /// Returns nothing if there is no free memory. `handle` must be a new number.
   [[nodiscard]] bool create(std::size_t bytes, std::uint64_t handle);
+  /// Adds pages in a shareable file, and takes ownership of the file, even on failure. Pages that
+  /// were not imported take as much memory of the device; returns false if it has too little.
+  [[nodiscard]] bool add_file(int file, std::size_t bytes, std::uint64_t handle, bool is_imported);
+  /// Returns the file of shareable pages, which the table keeps; -1 for other pages.
+  [[nodiscard]] int file_of(std::uint64_t handle) const { return pages_.find(handle)->second.file; }
   /// Returns the size of the pages of the handle, or nothing after its release.
   [[nodiscard]] std::optional<std::size_t> bytes_of(std::uint64_t handle) const;
   void release(std::uint64_t handle);
@@ -74,6 +81,8 @@ class PageTable {
     std::size_t mappings = 0;
     bool is_released = false;
     bool was_mapped = false;
+    int file = -1;             // of shareable pages
+    bool is_imported = false;  // the pages take no memory of this device
   };
   struct Mapping {
     std::size_t bytes = 0;

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "backends/handle_table.hpp"
+#include "backends/memory_file.hpp"
+#include "backends/page_failures.hpp"
 #include "backends/sim/unknown_blocks.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/host_order.hpp"
@@ -38,6 +40,10 @@ DeviceInfo describe(const World& world, std::string spec, std::size_t memory_byt
       Capability::virtual_memory, Capability::host_functions, Capability::stream_ordered_memory,
       Capability::event_timing,   Capability::kernels,        Capability::peer_copies,
       Capability::advice,         Capability::discard};
+  // Other processes would read bytes that the device does not keep.
+  if (world.options().keeps_contents) {
+    info.capabilities = info.capabilities.with(Capability::shareable_memory);
+  }
   if (world.options().float64) info.capabilities = info.capabilities.with(Capability::float64);
   if (world.shares_managed()) {
     info.capabilities = info.capabilities.with(Capability::concurrent_managed);
@@ -292,6 +298,42 @@ class SimBackend final : public Backend, public HostOrder {
     if (Result<void> begun = begin_release("release_pages"); !begun) return begun;
     device().pages->release(pages.value);
     return {};
+  }
+
+  Result<NativePages> create_shareable_pages(std::size_t bytes) noexcept override {
+    const Result<Entry> entry = world_->enter("create_shareable_pages");
+    if (!entry) return entry.failure();
+    if (Result<void> begun = begin(FaultClass::allocate, "create_shareable_pages", bytes); !begun) {
+      return begun.failure();
+    }
+    // Checked first, because the file takes memory of the machine.
+    if (device().allocator->free_bytes() < bytes) return out_of_memory(bytes, *device().allocator);
+    return add_file(try_make_shareable_file("tern-sim-shared", bytes), bytes, false);
+  }
+
+  Result<int> export_pages(NativePages pages) noexcept override {
+    const Result<Entry> entry = world_->enter("export_pages");
+    if (!entry) return entry.failure();
+    const std::optional<std::size_t> bytes = device().pages->bytes_of(pages.value);
+    if (Result<void> begun = begin(FaultClass::map, "export_pages", bytes.value_or(0)); !begun) {
+      return begun.failure();
+    }
+    if (!bytes) return unknown(pages, "export_pages");
+    const int file = device().pages->file_of(pages.value);
+    if (file < 0) return not_shareable(pages.value);
+    return try_duplicate(file);
+  }
+
+  Result<NativePages> import_pages(int descriptor, std::size_t bytes) noexcept override {
+    const Result<Entry> entry = world_->enter("import_pages");
+    if (!entry) return entry.failure();
+    if (Result<void> begun = begin(FaultClass::map, "import_pages", bytes); !begun) {
+      return begun.failure();
+    }
+    if (Result<void> sealed = check_shareable_file(descriptor, bytes); !sealed) {
+      return sealed.failure();
+    }
+    return add_file(try_duplicate(descriptor), bytes, true);
   }
 
   Result<void> map(void* address, NativePages pages) noexcept override {
@@ -1081,6 +1123,16 @@ class SimBackend final : public Backend, public HostOrder {
         .with("value", reinterpret_cast<std::uintptr_t>(address), Unit::hex)
         .with_bytes("bytes", bytes)
         .with("device", info_.spec);
+  }
+
+  [[nodiscard]] Result<NativePages> add_file(const Result<int>& file, std::size_t bytes,
+                                             bool is_imported) noexcept {
+    if (!file) return file.failure();
+    const std::uint64_t handle = world_->next_generation();
+    if (!device().pages->add_file(*file, bytes, handle, is_imported)) {
+      return out_of_memory(bytes, *device().allocator);
+    }
+    return NativePages{handle};
   }
 
   [[nodiscard]] Failure unknown(NativePages pages, const char* call) {

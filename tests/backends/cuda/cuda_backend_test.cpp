@@ -76,7 +76,7 @@ TEST(CudaBackend, DeclaresWhatTheDriverSaysOfTheDevice) {
         Capability::stream_ordered_memory, Capability::virtual_memory, Capability::prefetch,
         Capability::advice, Capability::concurrent_managed, Capability::kernels,
         Capability::host_functions, Capability::event_timing, Capability::peer_copies,
-        Capability::borrowed_streams}) {
+        Capability::borrowed_streams, Capability::shareable_memory}) {
     EXPECT_TRUE(all.has(capability)) << name(capability);
   }
   const struct {
@@ -85,7 +85,10 @@ TEST(CudaBackend, DeclaresWhatTheDriverSaysOfTheDevice) {
   } rows[] = {
       {CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, {Capability::registered_memory}},
       {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, {Capability::stream_ordered_memory}},
-      {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, {Capability::virtual_memory}},
+      {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+       {Capability::virtual_memory, Capability::shareable_memory}},
+      {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+       {Capability::shareable_memory}},
       {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
        {Capability::concurrent_managed, Capability::prefetch, Capability::advice,
         Capability::discard}},

@@ -1,6 +1,8 @@
 #include "backends/cuda/cuda_pages.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <optional>
@@ -8,6 +10,7 @@
 
 #include "support/allocation_counter.hpp"
 #include "support/cuda_bench.hpp"
+#include "support/open_descriptors.hpp"
 
 namespace tern::cuda {
 namespace {
@@ -223,6 +226,60 @@ TEST(CudaPages, AreGivenBackIfTheyCannotBeRemembered) {
   EXPECT_TRUE(bench.device(1).enable_peer_access(device).value());
   EXPECT_EQ(why(device.release_pages(more)), "");
   bench.give_back();
+}
+
+TEST(CudaPages, AreSharedThroughADescriptor) {
+  CudaBench bench;
+  const std::size_t before = test::open_descriptors();
+  Backend& device = bench.device();
+  void* base = device.reserve(2 * page_bytes).value();
+  const NativePages mine = device.create_shareable_pages(page_bytes).value();
+  const int descriptor = device.export_pages(mine).value();
+  EXPECT_NE(fcntl(descriptor, F_GETFD) & FD_CLOEXEC, 0);
+  const NativePages theirs = device.import_pages(descriptor, page_bytes).value();
+  close(descriptor);
+  ASSERT_EQ(why(device.map(base, mine)), "");
+  ASSERT_EQ(why(device.map(at(base, page_bytes), theirs)), "");
+  ASSERT_EQ(why(device.set_access(base, 2 * page_bytes, PageAccess::read_write)), "");
+  bench.write(at(base, 500), numbered(1000));
+  EXPECT_EQ(bench.read(at(base, page_bytes + 500), 1000), numbered(1000));
+  for (const NativePages pages : {mine, theirs}) EXPECT_EQ(why(device.release_pages(pages)), "");
+  EXPECT_EQ(code(device.export_pages(mine)), "use_after_free");
+  for (const std::size_t offset : {std::size_t{0}, page_bytes}) {
+    EXPECT_EQ(why(device.unmap(at(base, offset), page_bytes)), "");
+  }
+  EXPECT_EQ(why(device.unreserve(base, 2 * page_bytes)), "");
+  EXPECT_EQ(live_pages(bench.fake), sim::LiveHandles{});
+  EXPECT_EQ(test::open_descriptors(), before);
+}
+
+TEST(CudaPages, AreSharedOnlyIfTheyWereMadeForIt) {
+  CudaBench bench;
+  Backend& device = bench.device();
+  const NativePages plain = device.create_pages(page_bytes).value();
+  EXPECT_EQ(code(device.export_pages(plain)), "invalid_argument");
+  EXPECT_EQ(bench.fake.calls("cuMemExportToShareableHandle"), 0u);
+  EXPECT_EQ(why(device.release_pages(plain)), "");
+
+  const NativePages shared = device.create_shareable_pages(page_bytes).value();
+  const int descriptor = device.export_pages(shared).value();
+  const auto refused = device.import_pages(STDIN_FILENO, page_bytes);
+  ASSERT_EQ(code(refused), "bad_format");
+  EXPECT_EQ(refused.failure().string("call"), "cuMemImportFromShareableHandle");
+  // The driver knows the size, and tells when the pages are mapped.
+  const NativePages lie = device.import_pages(descriptor, 2 * page_bytes).value();
+  void* base = device.reserve(2 * page_bytes).value();
+  EXPECT_FALSE(device.map(base, lie));
+  bench.fake.fail_call("cuMemCreate", 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code(device.create_shareable_pages(page_bytes)), "driver");
+  bench.fake.fail_call("cuMemExportToShareableHandle", 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code(device.export_pages(shared)), "driver");
+  bench.fake.fail_call("cuMemImportFromShareableHandle", 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(code(device.import_pages(descriptor, page_bytes)), "driver");
+  for (const NativePages pages : {shared, lie}) EXPECT_EQ(why(device.release_pages(pages)), "");
+  EXPECT_EQ(why(device.unreserve(base, 2 * page_bytes)), "");
+  EXPECT_EQ(live_pages(bench.fake), sim::LiveHandles{});
+  close(descriptor);
 }
 
 }  // namespace

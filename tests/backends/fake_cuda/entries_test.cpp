@@ -1,7 +1,9 @@
 #include "backends/fake_cuda/entries.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <iostream>
@@ -184,6 +186,21 @@ class Walk {
     TERN_UNDO(cuMemAddressFree(address, 2 * granularity));
     TERN_STEP(cuMemCreate(&pages, granularity, &properties, 0));
     TERN_UNDO(cuMemRelease(pages));
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CUmemGenericAllocationHandle shared = 0, imported = 0;
+    TERN_STEP(cuMemCreate(&shared, granularity, &properties, 0));
+    TERN_UNDO(cuMemRelease(shared));
+    int file = -1;
+    TERN_STEP(
+        cuMemExportToShareableHandle(&file, shared, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    undo_.emplace_back([file] {
+      close(file);
+      return CUDA_SUCCESS;
+    });
+    TERN_STEP(cuMemImportFromShareableHandle(
+        &imported, reinterpret_cast<void*>(static_cast<std::intptr_t>(file)),
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    TERN_UNDO(cuMemRelease(imported));
     TERN_STEP(cuMemMap(address, granularity, 0, pages, 0));
     TERN_UNDO(cuMemUnmap(address, granularity));
     const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0},

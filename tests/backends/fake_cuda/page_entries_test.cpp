@@ -1,5 +1,9 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdint>
+
+#include "backends/memory_file.hpp"
 #include "support/fake_driver_bench.hpp"
 
 namespace tern::sim {
@@ -45,7 +49,7 @@ TEST_F(FakeCudaPages, ChecksSizesAndProperties) {
   EXPECT_EQ(cu.cuMemCreate(&made, 4096, &properties, 0), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cu.cuMemCreate(&made, 64 * mib, &properties, 0), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(cu.cuMemCreate(&made, page_bytes, nullptr, 0), CUDA_ERROR_INVALID_VALUE);
-  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
   EXPECT_EQ(cu.cuMemCreate(&made, page_bytes, &properties, 0), CUDA_ERROR_NOT_SUPPORTED);
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
   properties.location.id = 2;
@@ -117,6 +121,52 @@ TEST_F(FakeCudaPages, IsUnmappedOnlyBehindItsLastUse) {
   EXPECT_EQ(cu.cuMemUnmap(address, page_bytes), CUDA_ERROR_ASSERT);
   EXPECT_EQ(bench.found(), "TERN-S102");
   ASSERT_EQ(cu.cuStreamSynchronize(stream), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemUnmap(address, page_bytes), CUDA_SUCCESS);
+}
+
+TEST_F(FakeCudaPages, AreExportedAndImportedAsDescriptors) {
+  constexpr auto file_type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  int file = -1;
+  // The handle types are chosen when the pages are created.
+  EXPECT_EQ(cu.cuMemExportToShareableHandle(&file, pages, file_type, 0), CUDA_ERROR_INVALID_VALUE);
+  properties.requestedHandleTypes = file_type;
+  CUmemGenericAllocationHandle mine = 0, theirs = 0, none = 0;
+  ASSERT_EQ(cu.cuMemCreate(&mine, page_bytes, &properties, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemExportToShareableHandle(nullptr, mine, file_type, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu.cuMemExportToShareableHandle(&file, mine, file_type, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu.cuMemExportToShareableHandle(&file, mine, CU_MEM_HANDLE_TYPE_FABRIC, 0),
+            CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(cu.cuMemExportToShareableHandle(&file, 0, file_type, 0), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(cu.cuMemExportToShareableHandle(&file, mine, file_type, 0), CUDA_SUCCESS);
+
+  const auto as_pointer = [](int number) {
+    return reinterpret_cast<void*>(static_cast<std::intptr_t>(number));
+  };
+  EXPECT_EQ(cu.cuMemImportFromShareableHandle(nullptr, as_pointer(file), file_type),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu.cuMemImportFromShareableHandle(&none, as_pointer(file), CU_MEM_HANDLE_TYPE_FABRIC),
+            CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(cu.cuMemImportFromShareableHandle(&none, as_pointer(-1), file_type),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cu.cuMemImportFromShareableHandle(&none, as_pointer(STDIN_FILENO), file_type),
+            CUDA_ERROR_INVALID_VALUE);
+  // Nearly right: no seal, so not what a device exported.
+  const int unsealed = try_make_memory_file("test").value();
+  ASSERT_TRUE(try_resize_memory_file(unsealed, page_bytes));
+  EXPECT_EQ(cu.cuMemImportFromShareableHandle(&none, as_pointer(unsealed), file_type),
+            CUDA_ERROR_INVALID_VALUE);
+  close(unsealed);
+  ASSERT_EQ(cu.cuMemImportFromShareableHandle(&theirs, as_pointer(file), file_type), CUDA_SUCCESS);
+  EXPECT_NE(mine, theirs);
+  close(file);
+
+  // One memory, which lives until the second handle is released.
+  ASSERT_EQ(cu.cuMemMap(address, page_bytes, 0, theirs, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemMap(address + page_bytes, 2 * page_bytes, 0, mine, 0),
+            CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(cu.cuMemRelease(mine), CUDA_SUCCESS);
+  EXPECT_EQ(cu.cuMemRelease(theirs), CUDA_SUCCESS);
+  EXPECT_EQ(access(address, page_bytes, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE), CUDA_SUCCESS);
   EXPECT_EQ(cu.cuMemUnmap(address, page_bytes), CUDA_SUCCESS);
 }
 

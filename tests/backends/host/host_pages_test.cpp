@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
 #include <vector>
 
 #include "support/allocation_counter.hpp"
+#include "support/open_descriptors.hpp"
 #include "support/thread.hpp"
 
 namespace tern::host {
@@ -168,6 +170,67 @@ TEST_F(HostPagesTest, IsUsedBySeveralThreads) {
     });
   }
   for (test::Thread& thread : threads) thread.join();
+}
+
+TEST_F(HostPagesTest, SharesPagesThatAreFilesOfTheirOwn) {
+  const std::size_t before = test::open_descriptors();
+  std::byte* at = reserve(2);
+  const NativePages mine = *pages.create_shareable(page);
+  const int file = *pages.export_file(mine);
+  const NativePages theirs = *pages.import_file(file, page);
+  close(file);
+  ASSERT_TRUE(pages.map(at, mine));
+  ASSERT_TRUE(pages.map(at + page, theirs));
+  ASSERT_TRUE(pages.set_access(at, 2 * page, PageAccess::read_write));
+  at[100] = std::byte{42};
+  EXPECT_EQ(at[page + 100], std::byte{42});
+  // The first handle may go first.
+  EXPECT_TRUE(pages.release(mine));
+  EXPECT_TRUE(pages.unmap(at, page));
+  EXPECT_EQ(at[page + 100], std::byte{42});
+  EXPECT_TRUE(pages.unmap(at + page, page));
+  EXPECT_TRUE(pages.release(theirs));
+  EXPECT_TRUE(pages.unreserve(at, 2 * page));
+  EXPECT_EQ(test::open_descriptors(), before);
+}
+
+TEST_F(HostPagesTest, CountsSharedPagesWhereTheyWereCreated) {
+  const NativePages mine = *pages.create_shareable(10 * page);
+  const int file = *pages.export_file(mine);
+  const NativePages theirs = *pages.import_file(file, 10 * page);
+  EXPECT_EQ(pages.create_shareable(7 * page).failure().code(), ErrorCode::out_of_memory);
+  const NativePages rest = *pages.create(6 * page);
+  EXPECT_TRUE(pages.release(rest));
+  EXPECT_TRUE(pages.release(mine));
+  const NativePages all = *pages.create(16 * page);
+  EXPECT_TRUE(pages.release(all));
+  EXPECT_TRUE(pages.release(theirs));
+  const NativePages again = *pages.create(16 * page);
+  EXPECT_EQ(pages.create(page).failure().code(), ErrorCode::out_of_memory);
+  EXPECT_TRUE(pages.release(again));
+  close(file);
+}
+
+TEST_F(HostPagesTest, ExportsOnlyShareablePages) {
+  const NativePages plain = *pages.create(page);
+  EXPECT_EQ(pages.export_file(plain).failure().code(), ErrorCode::invalid_argument);
+  EXPECT_TRUE(pages.release(plain));
+  EXPECT_EQ(pages.export_file(plain).failure().code(), ErrorCode::use_after_free);
+  const NativePages shared = *pages.create_shareable(page);
+  const int file = *pages.export_file(shared);
+  EXPECT_EQ(pages.import_file(file, 2 * page).failure().code(), ErrorCode::bad_format);
+  EXPECT_TRUE(pages.release(shared));
+  EXPECT_EQ(pages.export_file(shared).failure().code(), ErrorCode::use_after_free);
+  close(file);
+}
+
+TEST(HostPagesEnd, ClosesSharedPagesThatWereNotReleased) {
+  const std::size_t before = test::open_descriptors();
+  {
+    HostPages pages(16 * page);
+    ASSERT_TRUE(pages.create_shareable(page));
+  }
+  EXPECT_EQ(test::open_descriptors(), before);
 }
 
 }  // namespace

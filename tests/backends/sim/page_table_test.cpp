@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "backends/memory_file.hpp"
+#include "support/open_descriptors.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/device/stream.hpp"
@@ -116,6 +118,44 @@ TEST(SimPages, MappedMemoryIsNotUsedBeforeAccessIsGiven) {
   ASSERT_TRUE(device.try_set_access(at, page, PageAccess::read_write));
   EXPECT_TRUE(a.try_fill(at, 64, std::byte{1}));
   device.synchronize();
+}
+
+TEST_F(PageTableTest, CanBeFilesThatOthersWrite) {
+  const std::size_t before = test::open_descriptors();
+  std::byte* at = reserve(2 * page);
+  const int file = try_make_shareable_file("test", page).value();
+  const int copy = try_duplicate(file).value();
+  ASSERT_TRUE(table.add_file(file, page, 7, false));
+  EXPECT_EQ(table.file_of(7), file);
+  EXPECT_EQ(allocator.free_bytes(), 7 * page);
+  // Imported pages take addresses and no memory.
+  ASSERT_TRUE(table.add_file(copy, page, 8, true));
+  EXPECT_EQ(allocator.free_bytes(), 7 * page);
+  ASSERT_TRUE(table.create(page, 9));
+  EXPECT_EQ(table.file_of(9), -1);
+  // Their contents are known, even before they are written here.
+  EXPECT_TRUE(table.try_map(at, 7).value());
+  EXPECT_TRUE(table.try_map(at + page, 8).value());
+  const std::uint64_t first = *memory->offset_of(at);
+  memory->set_fresh(first, page, 1);
+  memory->prepare(first, page);
+  EXPECT_EQ(*memory->alias_of(first + 5), std::byte{0});  // no pattern
+  *memory->alias_of(first + 5) = std::byte{42};
+  EXPECT_EQ(*memory->alias_of(first + page + 5), std::byte{42});
+  for (const std::uint64_t handle : {7u, 8u, 9u}) table.release(handle);
+  ASSERT_TRUE(table.try_unmap(at, page));
+  ASSERT_TRUE(table.try_unmap(at + page, page));
+  ASSERT_TRUE(table.try_unreserve(at, 2 * page));
+  EXPECT_EQ(allocator.free_bytes(), 8 * page);
+  EXPECT_TRUE(table.is_empty());
+  EXPECT_EQ(test::open_descriptors(), before);
+}
+
+TEST_F(PageTableTest, TakesNoFileThatIsLargerThanTheDevice) {
+  const std::size_t before = test::open_descriptors();
+  EXPECT_FALSE(table.add_file(try_make_shareable_file("test", page).value(), 9 * page, 7, false));
+  EXPECT_TRUE(table.is_empty());
+  EXPECT_EQ(test::open_descriptors(), before);
 }
 
 }  // namespace

@@ -168,6 +168,21 @@ class TERN_EXPORT Backend {
   [[nodiscard]] virtual Result<void> set_access(void* address, std::size_t bytes,
                                                 PageAccess access) noexcept;
 
+  // --- Shareable pages. Needs shareable_memory, and thereby virtual_memory.
+
+  /// Creates pages that can be exported to other processes. Their memory stays where it is until
+  /// the last process has released it.
+  [[nodiscard]] virtual Result<NativePages> create_shareable_pages(std::size_t bytes) noexcept;
+  /// Returns a new file descriptor of pages from create_shareable_pages(), which the caller closes.
+  /// The descriptor keeps the memory alive, in any process.
+  [[nodiscard]] virtual Result<int> export_pages(NativePages pages) noexcept;
+  /// Creates a handle to the pages behind a descriptor from export_pages(), of this or of another
+  /// process. The caller keeps the descriptor and may close it afterwards. Fails if the descriptor
+  /// is not what a device of this backend exported, or has not `bytes`; a driver may detect a wrong
+  /// size only in map().
+  [[nodiscard]] virtual Result<NativePages> import_pages(int descriptor,
+                                                         std::size_t bytes) noexcept;
+
   // --- Copies and fills. Preconditions: bytes > 0, no null address, no overlap.
 
   /// Copies between any combination of this device's memory and host memory. The caller keeps
