@@ -58,3 +58,18 @@ def test_only_an_import_of_the_module_needs_mpi4py() -> None:
     ended = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, check=False, timeout=60)
     assert ended.stdout == "imported\n"
     assert "pip install 'ternmem[mpi]'" in ended.stderr.splitlines()[-1]
+
+
+def test_ranks_of_python_and_of_cpp_understand_each_other() -> None:
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    mixed, mpirun = os.environ.get("TERN_MPI_MIXED"), shutil.which("mpirun")
+    if mixed is None or mpirun is None:
+        pytest.skip("the C++ ranks are not built, because there is no MPI library for C++")
+    options = ["--oversubscribe", "--mca", "btl", "self,vader", *(["--allow-run-as-root"] if os.getuid() == 0 else [])]
+    python = [sys.executable, str(program.with_name("mpi_mixed.py"))]
+    ended = subprocess.run([mpirun, *options, "-n", "2", mixed, ":", "-n", "2", *python],
+                           capture_output=True, text=True, check=False, timeout=90)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    # Each side tells the sizes of the other.
+    assert ended.stdout.count("rank 0 sends float32") == 2, ended.stdout
+    assert ended.stdout.count("an all-reduce: the ranks of a collective need the same shape") == 4, ended.stdout

@@ -25,15 +25,18 @@ GIVEN = """
 """
 
 
-def unit_of(root, pages):
+def unit_of(root, pages, has_mpi):
     """One translation unit: each block is a function or a namespace, with the lines of its page."""
     includes = [f'#include "{path.relative_to(root / "include").as_posix()}"'
-                for path in tree.sources(root, "include/tern")] + ["#include <iostream>"]
+                for path in tree.sources(root, "include/tern")
+                if has_mpi or not tree.needs_mpi(root, path)] + ["#include <iostream>"]
     functions = []
     for page in pages:
         text = page.read_text()
         name = page.relative_to(root).as_posix()
         for block in BLOCK.finditer(text):
+            if not has_mpi and "mpi::" in block[1]:
+                continue
             line = tree.line_of(text, block.start(1))
             includes += INCLUDE.findall(block[1])
             scope = f"{page.stem}_{line}"
@@ -53,12 +56,13 @@ def main():
     violations = []
     with tempfile.TemporaryDirectory() as folder:
         # All pages at once: reading the headers takes longer than reading the fragments.
-        text, fragments = unit_of(root, sorted((root / "docs/guide").glob("*.md")))
+        mpi = tree.mpi_folders()
+        text, fragments = unit_of(root, sorted((root / "docs/guide").glob("*.md")), mpi is not None)
         unit = pathlib.Path(folder) / "guide.cpp"
         unit.write_text(text)
         result = subprocess.run(
             [compiler, "-std=c++20", "-fsyntax-only", "-Wno-unused-result", "-I",
-             str(root / "include"), str(unit)], capture_output=True, text=True, check=False)
+             str(root / "include"), *(f"-isystem{folder}" for folder in mpi or []), str(unit)], capture_output=True, text=True, check=False)
         if result.returncode != 0:
             errors = [line for line in result.stderr.splitlines() if "error" in line]
             violations += errors or ["docs/guide:1: does not compile."]

@@ -3,6 +3,8 @@
 import argparse
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
 
 # One alternative per lexical form, so that a quote inside a comment, a comment inside a string and
@@ -33,6 +35,22 @@ def sources(root, *folders):
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in (".hpp", ".h", ".cpp", ".c", ".cu", ".cuh", ".inl"):
                 yield path
+
+
+def mpi_folders():
+    """The folders of <mpi.h>, or None without an MPI library for C++."""
+    wrapper = shutil.which("mpicxx")
+    shown = wrapper and subprocess.run([wrapper, "--showme:incdirs"], capture_output=True, text=True, check=False)
+    return shown.stdout.split() if shown and shown.returncode == 0 else None
+
+
+def needs_mpi(root, path):
+    """Whether a header includes <mpi.h>, itself or through another header of Tern."""
+    text = path.read_text()
+    if re.search(r"^#include <mpi\.h>", text, re.M):
+        return True
+    inner = (root / "include" / name for name in re.findall(r'^#include "(tern/.*interop/.*)"', text, re.M))
+    return any(needs_mpi(root, one) for one in inner if one.exists())
 
 
 def without_comments(text, keep_strings=True):
