@@ -117,6 +117,38 @@ TEST_F(AskedEviction, AnAskedTenantEvictsCopiesAndTrimsItsPool) {
   for (const UnifiedBuffer<int>& one : dirty_ones) EXPECT_EQ(one.read_host()[2], 9);
 }
 
+TEST_F(AskedEviction, ARequestAtASharedLimitEvictsItsOwnCopies) {
+  const std::string name = "tern-asked-" + std::to_string(getpid());
+  const SharedBudgetHandle a =
+      SharedBudget::join(name, {.tenant = "a", .limit = BudgetLimit::bytes(4 * pressed_bytes)});
+  const SharedBudgetHandle b = SharedBudget::join(name, {.tenant = "b"});
+  const BudgetHandle root = Budget::make("root", BudgetLimit::unlimited(), {.shared = a});
+  const ResourceHandle own = std::make_shared<BudgetResource>(pool, root);
+  const UnifiedOptions in_own = {.device = device, .resources = {own}};
+  std::vector<UnifiedBuffer<int>> all;
+  for (int i = 0; i < 8; ++i) {
+    all.emplace_back(Shape{test::pressed_ints}, in_own);
+    test::write_on_device(all.back(), s, i);
+    EXPECT_LE(b->charged_bytes(), 4 * pressed_bytes);
+  }
+  EXPECT_EQ(since().on_device(Eviction::dirty).copies, 4u);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(all[static_cast<std::size_t>(i)].read_host()[0], i);
+
+  // A request that does not fit beside the other tenant evicts nothing.
+  all.erase(all.begin() + 5, all.end());
+  ASSERT_TRUE(root->try_wait_for_pending());
+  EXPECT_EQ(b->charged_bytes(), pressed_bytes);
+  const BudgetHandle root_b = Budget::make("b", BudgetLimit::unlimited(), {.shared = b});
+  const Charge others = root_b->charge(3 * pressed_bytes);
+  const std::uint64_t evictions = since().evicted().copies;
+  UnifiedBuffer<int> large(Shape{4 * test::pressed_ints}, in_own);
+  const auto lease = large.try_discard_device(s);
+  ASSERT_FALSE(lease);
+  EXPECT_EQ(lease.failure().code(), ErrorCode::out_of_budget);
+  EXPECT_EQ(lease.failure().number("hopeless"), 1u);
+  EXPECT_EQ(since().evicted().copies, evictions);
+}
+
 TEST_F(AskedEviction, GivesTheMemoryOfEvictedCopiesToTheDriver) {
   const std::string name = "tern-asked-" + std::to_string(getpid());
   const SharedBudgetHandle a =
