@@ -343,6 +343,18 @@ TEST_P(MpiOn, MemoryThatDiffersIsAnErrorOnBothSides) {
               std::string::npos)
         << failure->text();
   }
+  // The old contents of a buffer stay. A lease that overwrites a unified buffer has ended them.
+  nine.fill(4.0f, device.default_stream());
+  UnifiedBuffer<float> unified(Shape{9}, {.device = device});
+  unified.fill(5.0f, device.default_stream());
+  fail_to_send(comm, ten, nine);
+  fail_to_send(comm, ten, unified);
+  EXPECT_EQ(nine.to_vector<float>(), std::vector<float>(9, 4.0f));
+  if (comm.rank() == 1) {
+    EXPECT_THROW(static_cast<void>(unified.to_vector()), NeverWritten);
+  } else {
+    EXPECT_EQ(unified.to_vector(), std::vector<float>(9, 5.0f));
+  }
   // The ranks go on.
   EXPECT_FALSE(fail_to_send(comm, ten, ten.reshape(Shape{10})));
 }
