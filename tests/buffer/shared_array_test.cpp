@@ -20,6 +20,7 @@
 #include "support/peer_process.hpp"
 #include "support/refused.hpp"
 #include "support/share_memory_file.hpp"
+#include "support/sharing_devices.hpp"
 #include "support/simulated.hpp"
 #include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
@@ -47,13 +48,19 @@ class SharedArrayOn : public test::OnDevice {
     test::OnDevice::SetUp();
     if (IsSkipped()) return;
     spec = GetParam();
-    // Drivers open files when memory is shared for the first time.
-    const SharedNumbers mine = SharedNumbers::make(device, 1);
-    static_cast<void>(SharedNumbers::open(mine.handle(), device));
+    // Drivers open files when memory is shared or copied for the first time.
+    SharedNumbers mine = SharedNumbers::make(device, 1000);
+    write(mine, 0, stream);
+    expect_numbers(SharedNumbers::open(mine.handle(), device), 0);
   }
   void TearDown() override {
     if (!device.is_open()) return;
     static_cast<void>(device.try_synchronize());
+    EXPECT_EQ(reclaim_deferred().count, 0u);
+  }
+  /// Memory is freed once its uses are known to be done.
+  void free_arrays() {
+    device.synchronize();
     EXPECT_EQ(reclaim_deferred().count, 0u);
   }
   static void write(SharedNumbers& array, std::uint32_t first, StreamRef on) {
@@ -76,8 +83,7 @@ class SharedArrayOn : public test::OnDevice {
 
   std::string spec;
 };
-INSTANTIATE_TEST_SUITE_P(Devices, SharedArrayOn,
-                         testing::Values("host", "sim", "cuda:0?driver=sim", "cuda:0"),
+INSTANTIATE_TEST_SUITE_P(Devices, SharedArrayOn, testing::ValuesIn(test::sharing_devices()),
                          test::spec_name);
 
 // --- In one process
@@ -178,7 +184,7 @@ TEST_P(SharedArrayOn, GivesEachOpenItsOwnTurnsAndCharge) {
   }
   // The second is closed, which is not a failure.
   mine.acquire(answer_limit);
-  static_cast<void>(reclaim_deferred());
+  free_arrays();
   EXPECT_EQ(budget->used_bytes(), page);
 }
 
@@ -194,6 +200,7 @@ TEST_P(SharedArrayOn, IsChargedAndRefusedByBudgets) {
                   ErrorCode::out_of_budget);
     EXPECT_EQ(budget->used_bytes(), page);
   }
+  free_arrays();
   EXPECT_EQ(budget->used_bytes(), 0u);
   EXPECT_EQ(test::open_descriptors(), before);
 }
@@ -228,11 +235,12 @@ TEST_P(SharedArrayOn, WaitsForItsPublishBeforeItIsClosed) {
   test::Gate gate;
   gate.hold(stream);
   mine.publish(stream);
+  const Mark published = stream.mark();
   test::Thread closer([&] { mine = SharedNumbers(); });
   gate.open();
   closer.join();
   // The function that ended the turn does not run later, when the array is gone.
-  EXPECT_TRUE(stream.is_idle());
+  EXPECT_TRUE(Device::is_done(published));
 }
 
 TEST_P(SharedArrayOn, RefusesOtherTypesAndDevices) {
@@ -377,6 +385,7 @@ TEST_P(SharedArrayOn, SurvivesTheExporter) {
         test::refused(SharedNumbers::try_open(handle, device), ErrorCode::peer_lost);
     EXPECT_EQ(stale.number("pid"), static_cast<std::uint64_t>(pid));
   }
+  free_arrays();
   EXPECT_EQ(test::open_descriptors(), before);
 }
 

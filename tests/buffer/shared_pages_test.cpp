@@ -11,6 +11,7 @@
 #include "support/open_descriptors.hpp"
 #include "support/refused.hpp"
 #include "support/share_memory_file.hpp"
+#include "support/sharing_devices.hpp"
 #include "support/simulated.hpp"
 #include "tern/backends/sim.hpp"
 
@@ -40,8 +41,7 @@ class SharedPagesOn : public test::OnDevice {
     return result;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Devices, SharedPagesOn,
-                         testing::Values("host", "sim", "cuda:0?driver=sim", "cuda:0"),
+INSTANTIATE_TEST_SUITE_P(Devices, SharedPagesOn, testing::ValuesIn(test::sharing_devices()),
                          test::spec_name);
 
 TEST_P(SharedPagesOn, AreTheSameMemoryAtTwoAddresses) {
