@@ -120,8 +120,8 @@ class Communicator {
   explicit Communicator(MPI_Comm comm = MPI_COMM_WORLD, std::uint64_t timeout_ns = 0) {
     if (!is_running()) {
       raise(Failure(ErrorCode::stream_misuse,
-                    "a communicator needs MPI, and MPI is not running. Make it after MPI_Init and "
-                    "before MPI_Finalize."));
+                    "a communicator needs MPI, and MPI is not running. Construct the communicator "
+                    "after MPI_Init and before MPI_Finalize."));
     }
     state_ = std::make_shared<detail::State>(comm, timeout_ns);
   }

@@ -92,8 +92,8 @@ class LeasedBytes final : public Bytes {
     if (access == Access::read_write &&
         buffer.state(0, buffer.size_bytes()) == BufferState::uninitialized) {
       raise(Failure(ErrorCode::never_written,
-                    "a collective reads {bytes} of a unified buffer, of which no byte was written. "
-                    "Fill it first.")
+                    "a collective reads {bytes} of a unified buffer, but no byte of the buffer was "
+                    "written. Write the buffer first.")
                 .with_bytes("bytes", buffer.size_bytes()));
     }
     if (device_stream != StreamRef()) {
