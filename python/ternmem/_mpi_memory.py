@@ -2,7 +2,7 @@
 
 Every class in this module has the same methods. ``fetch`` returns a piece that MPI reads, and ``room`` returns a piece
 that MPI writes. Call ``store`` after MPI has written the piece. MPI may use a piece when ``is_ready`` of the piece returns
-True. ``close`` ends the transfer, so that later work no longer waits; a second call does nothing.
+True. ``close`` ends the transfer, and later work on the memory comes after the transfer. A second call does nothing.
 """
 
 from __future__ import annotations

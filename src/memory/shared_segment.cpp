@@ -182,8 +182,7 @@ Result<std::unique_ptr<SharedSegment>> SharedSegment::try_inspect(std::string_vi
   Result<void> read = segment->try_check_file(name);
   if (read) read = segment->try_map(false);
   if (read && segment->header().magic.load() == 0) {
-    read = damaged(name, "the process that created it ended early")
-               .with("path", segment->path_);
+    read = damaged(name, "the process that created it ended early").with("path", segment->path_);
   }
   if (read) read = segment->try_check_content(name);
   if (!read) return read.failure();

@@ -1,7 +1,7 @@
 // Not part of the interface.
 //
-// Collectives: all ranks take part, in one order. A collective starts with an agreement: three
-// numbers if all ranks agree, and the descriptions of all ranks if not.
+// Collectives: all ranks call them in the same order. A collective starts with an agreement: the
+// ranks exchange three numbers and, if they disagree, their descriptions.
 
 #pragma once
 
@@ -78,7 +78,7 @@ class Collectives {
     if (error) std::rethrow_exception(error);
   }
 
-  /// Copies the memory of one rank to that of all ranks.
+  /// Copies the memory of one rank to the memory of all ranks.
   Steps<> broadcast(Opened opened, int root) {
     Json::Object fields = *opened.fields.as<Json::Object>();
     fields["call"] = "bcast";
