@@ -1,6 +1,6 @@
 """Collectives: all ranks take part, in one order.
 
-A collective starts with an agreement: two numbers if all ranks agree, and the descriptions of all ranks if not.
+A collective starts with an agreement: the ranks exchange three numbers, and, if they disagree, their descriptions.
 """
 
 from __future__ import annotations
@@ -192,7 +192,8 @@ class Collectives:
             blocks = np.zeros((self._ranks.size, BLOCK_BYTES), np.uint8)
             block = np.zeros(BLOCK_BYTES, np.uint8)
             if len(text) > BLOCK_BYTES:
-                text = pack({"error": fields_of_error(Exception("the description is too long")), "rank": self._ranks.rank})
+                too_long = Exception("the description of the call is too long")
+                text = pack({"error": fields_of_error(too_long), "rank": self._ranks.rank})
             block[: len(text)] = np.frombuffer(text, np.uint8)
             yield Completion(self._ranks, self._ranks.bodies.Iallgather([block, MPI.BYTE], [blocks, MPI.BYTE]), None)
             if error is None:
@@ -215,8 +216,8 @@ class Collectives:
             return None
         return failure(
             errors.SizeMismatchError if is_same else errors.TypeMismatchError,
-            f"{self._ranks.size} ranks gather {text_of(fields)} each, and the result is {text_of(out)}. Use the same dtype and "
-            f"{self._ranks.size} times the elements.",
+            f"{self._ranks.size} ranks cannot gather {text_of(fields)} each into {text_of(out)}. Use the same dtype for the "
+            f"result, and {self._ranks.size} times the elements.",
             ranks=self._ranks.size,
             bytes=fields["bytes"],
             out_bytes=out["bytes"],
@@ -236,7 +237,8 @@ def _why_not_reducible(dtype: str, op: Any) -> errors.Error | None:
         return None
     return failure(
         errors.UnsupportedError,
-        f"MPI cannot combine elements of {dtype} with {op!r}. Convert the elements first, for example to float32.",
+        f"MPI cannot combine elements of {dtype} with {op!r}. Convert the elements first (to integers for band, bor and bxor, "
+        "otherwise for example to float32).",
     )
 
 
@@ -251,14 +253,17 @@ def _disagreement(ranks: list[dict[str, Any]]) -> errors.Error:
         if rank > 0:
             break
     else:
-        return failure(errors.SizeMismatchError, "the ranks of a collective describe their memory in different ways.")
+        return failure(
+            errors.SizeMismatchError,
+            "the ranks of a collective describe their memory in different ways. Use one version of Tern on all ranks.",
+        )
     kind: type[errors.Error] = errors.InvalidArgumentError
     if name in ("dtype", "shape"):
         kind = mismatch(ranks[0], ranks[rank]) or errors.InvalidArgumentError
     texts = [f"{fields['call']} of {text_of(fields)}" if "dtype" in fields else str(fields["call"]) for fields in (ranks[0], ranks[rank])]
     return failure(
         kind,
-        f"the ranks of a collective need the same {name}: rank 0 has {first!r} in {texts[0]}, and rank {rank} has "
+        f"all ranks of a collective must use the same {name}: rank 0 has {first!r} in {texts[0]}, and rank {rank} has "
         f"{ranks[rank].get(name)!r} in {texts[1]}.",
         rank=rank,
         expected_bytes=ranks[0].get("bytes", 0),

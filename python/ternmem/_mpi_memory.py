@@ -1,8 +1,8 @@
 """The memory of one transfer: bytes that MPI can use, in order with the work of streams.
 
-Every class here has the same methods. ``fetch`` and ``room`` return a piece of the memory for MPI to read and to
-write; ``store`` says that MPI has written the piece. MPI may use a piece when ``is_ready`` of the piece returns True.
-``close`` ends the transfer, and later work waits for it; a second call does nothing.
+Every class in this module has the same methods. ``fetch`` returns a piece that MPI reads, and ``room`` returns a piece
+that MPI writes. Call ``store`` after MPI has written the piece. MPI may use a piece when ``is_ready`` of the piece returns
+True. ``close`` ends the transfer, and later work on the memory comes after the transfer. A second call does nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _always() -> bool:
 
 
 def mpi_reads_device_memory(device: _core.Device, module: str) -> bool:
-    """Ask the MPI library, in the process through mpi4py, whether it accepts addresses of this device."""
+    """Ask the MPI library that mpi4py has loaded whether it accepts addresses of this device."""
     if not device.spec.startswith("cuda") or "driver=" in device.spec:
         return False
     query = getattr(ctypes.CDLL(module), "MPIX_Query_cuda_support", None)
@@ -53,8 +53,8 @@ def describe(x: Any) -> dict[str, Any]:
     if not isinstance(x, _core.Buffer | _core.Array | _core.UnifiedBuffer | _core.ManagedBuffer):
         raise failure(
             errors.TypeMismatchError,
-            f"MPI cannot use {type(x).__name__!r} as memory. Pass a Buffer, an Array, a UnifiedBuffer or a ManagedBuffer; "
-            "NumPy arrays need no Tern: pass them to mpi4py.",
+            f"MPI cannot use {type(x).__name__!r} as memory. Pass a Buffer, an Array, a UnifiedBuffer or a ManagedBuffer. "
+            "Pass NumPy arrays to mpi4py.",
         )
     return {"dtype": str(x.dtype), "shape": list(x.shape), "bytes": x.nbytes}
 
@@ -124,7 +124,7 @@ class LeasedBytes(ArrayBytes):
 
 
 class RecordedBytes(ArrayBytes):
-    """A Buffer in memory that MPI can use: of the host, or of a device if the MPI accepts device memory.
+    """A Buffer in memory that MPI can use: host memory, or device memory if the MPI library accepts it.
 
     The use is recorded on a stream. The stream waits for earlier work, MPI waits for the stream, and later work on any
     stream waits for the end of the use.

@@ -205,7 +205,8 @@ class Messages:
                     raise failure(
                         errors.SyncError,
                         f"rank {source} stopped a send to rank {self._ranks.rank} after {bytes_text(at)} of {bytes_text(size)}, because "
-                        "it failed there. The memory of the receiver has no valid contents.",
+                        f"of an error on rank {source}. The memory of rank {self._ranks.rank} is incomplete: repeat the "
+                        "transfer.",
                         source=source,
                         received_bytes=at,
                         expected_bytes=size,
@@ -257,7 +258,7 @@ def _edges(grid: Any, width: int) -> list[Any]:
     if width < 1 or rows < 3 * width:
         raise failure(
             errors.InvalidArgumentError,
-            f"a halo of {width} rows needs at least {3 * max(width, 1)} rows of memory, and there are {rows}. "
+            f"a halo of {width} rows needs at least {3 * max(width, 1)} rows of memory, and the memory has {rows}. "
             "Use more rows on each rank, or fewer ranks.",
             width=width,
             rows=rows,

@@ -1,4 +1,4 @@
-"""The ranks of a communicator, on mpi4py: who they are, who has left, and what one tells another."""
+"""The ranks of a communicator, on mpi4py: their numbers, the ranks that have left, and headers between ranks."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Ranks:
         return opened
 
     def leave(self, in_flight: Any) -> None:
-        """Tell all ranks that this one takes part in nothing any more."""
+        """Tell all ranks that this rank has left the communicator."""
         text = pack({"finished": self.finished})
         for rank in range(self.size):
             if rank != self.rank:

@@ -1,8 +1,8 @@
 """Requests: transfers that go on while the program does other work.
 
-A transfer is a generator. It yields functions that return whether the transfer can go on. A Progress holds all
-transfers of a communicator, and each wait for one of them lets all of them go on: two ranks that wait for different
-transfers do not wait for each other for ever.
+A transfer is a generator, which yields functions that return whether the transfer can advance. A Progress holds all
+transfers of a communicator. A wait for one transfer advances all transfers, so two ranks that wait for different
+transfers do not deadlock.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _longest_pause = 1e-3
 class Request:
     """A transfer in flight. Its memory stays leased until the transfer is complete.
 
-    It goes on while the program is in a call on the communicator or on any of its requests. Wait for each request:
-    the other rank may need this rank to go on. ``await request`` waits in an event loop.
+    The transfer advances only while the program is in a call on the communicator or on any of its requests. Wait for
+    each request, because the other rank may need this rank to advance. ``await request`` waits in an event loop.
     """
 
     def __init__(self, progress: Progress, steps: Steps, what: str, is_collective: bool) -> None:
@@ -40,7 +40,7 @@ class Request:
 
     @property
     def is_done(self) -> bool:
-        """Whether the transfer is complete or has failed. Lets transfers go on, and does not wait."""
+        """Whether the transfer is complete or has failed. Advances all transfers, and does not wait."""
         self._progress.advance()
         return self._is_over
 
@@ -50,8 +50,8 @@ class Request:
         Parameters
         ----------
         timeout : float, optional
-            Seconds after which TimeoutError is raised; by default those of the communicator. The request is still in
-            flight then: wait again.
+            Seconds after which TimeoutError is raised; by default the timeout of the communicator. The request is then
+            still in flight: wait again.
         """
         limit = self._progress.timeout if timeout is None else timeout
         began, polls, pause = time.monotonic(), 0, _first_pause

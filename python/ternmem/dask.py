@@ -5,11 +5,11 @@
 >>> cluster = ternmem.dask.LocalCluster(2, device="host", budget_bytes=64 << 20)  # doctest: +SKIP
 >>> client = Client(cluster)  # doctest: +SKIP
 
-Importing the module registers how buffers and tables travel. Clients import it, and workers do as soon as they get
-a :class:`WorkerPlugin`.
+Importing the module registers the serialization of buffers and tables. Clients must import the module. Workers import
+it when they receive :class:`Store` or :class:`WorkerPlugin`.
 
-A message never allocates device memory. A worker keeps what arrives as a :class:`Received`, and opens it when a task
-needs the value: an error then fails that task. An error inside of Dask's deserialization would stop the cluster.
+Receiving a message never allocates device memory. A worker keeps the message as a :class:`Received`, and opens it when a
+task needs the value. An error then fails only this task. An error inside of Dask's deserialization would stop the cluster.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _arrow() -> Any:
     try:
         import pyarrow
     except ImportError as missing:
-        raise ImportError("tables travel as Arrow streams, which needs pyarrow. Install 'ternmem[dask]'.") from missing
+        raise ImportError("tables travel as Arrow streams, and pyarrow cannot be imported. Install 'ternmem[dask]'.") from missing
     return pyarrow
 
 
@@ -118,7 +118,7 @@ def _dump(value: Any, context: Any = None) -> tuple[dict[str, Any], list[Any]]:
 
 
 class Received:
-    """A value that has arrived, as the bytes of its message.
+    """A received value, as the bytes of its message.
 
     Parameters
     ----------
@@ -157,7 +157,8 @@ class Received:
         if not isinstance(shape, list | tuple) or not all(type(extent) is int and extent >= 0 for extent in shape):
             raise errors.BadFormatError(f"a message has the shape {shape!r}. A shape is a list of integers from 0 up.")
         if memory not in ("device", "pinned") or type(is_written) is not bool or (kind == "array" and len(shape) != 1):
-            raise errors.BadFormatError(f"the header of a message is damaged: {header!r}.")
+            raise errors.BadFormatError(f"the header of a message is damaged: {header!r}. Use one version of ternmem on all "
+                                        "workers.")
         device = _device_for(header.get("device"))
         try:
             if kind == "unified":
@@ -308,9 +309,9 @@ def _is_evictable(container: Any, idle_references: int = 3) -> bool:
 class Store(SpillBuffer):
     """The values of a worker. Pass it as ``data=ternmem.dask.Store``.
 
-    The store spills the values that were used longest ago to files: when Dask finds that the process is above its
-    memory limit, and when a request for Tern's memory does not fit into the budget of the worker. It spills only
-    values that no task uses, because spilling others frees nothing.
+    The store spills the least recently used values to files if Dask finds too much memory in use, or if a request for
+    Tern's memory does not fit into the budget of the worker. For the budget, the store spills only values that no task
+    uses, because spilling other values frees nothing.
 
     Parameters
     ----------
@@ -446,7 +447,7 @@ class WorkerPlugin(distributed.WorkerPlugin):
     device : str or sequence of str
         The spec of the device. Workers with the names 0, 1, 2, ... take the devices of a sequence in turn.
     budget_bytes : int
-        The most memory of the device that the worker may use. On the host device, the memory of buffers.
+        The limit on the memory of the worker's device. On the device ``host``, the limit on the memory of buffers.
     trace : path, optional
         A folder. Each worker writes a recording of its memory to it.
     """

@@ -28,7 +28,7 @@ __all__ = ["ConnectionLostError", "Server", "fetch"]
 
 
 class ConnectionLostError(errors.Error, ConnectionError):
-    """There is no server at the location, or it ended before the whole table had arrived."""
+    """There is no server at the location, or the server ended before the whole table had arrived."""
 
     code = "connection_lost"
 
@@ -45,7 +45,7 @@ class Server(flight.FlightServerBase):
     location : str
         By default any free port of this machine.
     piece_bytes : int
-        The size of the pieces that a table is sent in.
+        The size of the pieces in which the server sends a table.
     **options
         Passed on to ``pyarrow.flight.FlightServerBase``, for example certificates.
     """
@@ -69,12 +69,12 @@ class Server(flight.FlightServerBase):
 
     @property
     def location(self) -> str:
-        """What a client passes to fetch()."""
+        """The location that a client passes to fetch()."""
         scheme, host = self._origin
         return f"{scheme}://{host}:{self.port}"
 
     def add(self, name: str, table: _core.Table) -> None:
-        """Serve a table, instead of the one with the same name if there is one.
+        """Serve a table. It replaces a table of the same name.
 
         Parameters
         ----------
@@ -85,7 +85,7 @@ class Server(flight.FlightServerBase):
             self._tables[name] = table
 
     def remove(self, name: str) -> None:
-        """Serve a table no longer. Requests that have begun go on.
+        """Stop serving a table. Requests that have begun continue.
 
         Parameters
         ----------
@@ -153,8 +153,8 @@ def fetch(
 ) -> _core.Table:
     """Fetch a table from a server of Flight.
 
-    A table that arrives in one piece at aligned addresses keeps the memory that it arrived in. Otherwise its pieces are
-    copied together on the host.
+    A table that arrives in one piece at aligned addresses is not copied on the host. Otherwise the pieces are copied
+    once on the host, to join them.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def fetch(
         Such as ``'grpc://10.0.0.1:8815'``.
     name : str
     device : Device or str
-        Where the table shall be.
+        The device of the returned table.
     limit_bytes : int, optional
         Raise CapacityError if more bytes arrive.
     timeout : float, optional
@@ -179,10 +179,10 @@ def fetch(
     NotFoundError
         The server has no table of this name.
     ConnectionLostError
-        There is no server, or it ended.
+        There is no server, or the server ended.
     TimeoutError
     BadFormatError
-        The bytes are not those of a table.
+        The received bytes are not a valid table.
     """
     place = device if isinstance(device, _core.Device) else _core.open_device(device)
     what = f"the table '{name}' of {location}"

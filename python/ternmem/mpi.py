@@ -4,7 +4,7 @@
 >>> comm = mpi.Communicator()  # doctest: +SKIP
 >>> comm.allreduce(buffer)  # doctest: +SKIP
 
-It needs mpi4py: ``pip install 'ternmem[mpi]'``.
+The module needs mpi4py: ``pip install 'ternmem[mpi]'``.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ ANY_TAG: int = MPI.ANY_TAG
 class Communicator:
     """A group of ranks that exchange Tern's memory: Buffer, Array, UnifiedBuffer, ManagedBuffer and Table.
 
-    Every call waits for work that was queued on the memory before, and later work on the memory waits for the call.
-    Ranks compare dtypes and shapes before bytes travel. If they differ, or if one rank fails, each rank of the call
-    raises an error. All ranks make a communicator together. Use it from one thread at a time.
+    Every call waits for work that was queued on the memory earlier, and later work on the memory waits for the call.
+    Ranks compare dtypes and shapes before bytes travel. If these differ, or if one rank fails, each rank of the call
+    raises an error. All ranks construct a communicator together. Use a communicator from one thread at a time.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Comm, optional
-        By default all ranks of the program. Messages do not mix with those of ``comm``.
+        Has the ranks of the new communicator; by default all ranks of the program. Messages do not mix with those of
+        ``comm``.
     timeout : float, optional
         Seconds after which a wait raises TimeoutError. By default waits have no limit.
     """
@@ -68,14 +69,16 @@ class Communicator:
         return self._ranks.size
 
     def is_direct(self, device: _core.Device) -> bool:
-        """Whether MPI uses memory of this device where it is. If not, bytes travel through page-locked memory.
+        """Whether MPI uses memory of this device directly. If not, bytes travel through page-locked memory.
 
-        The MPI library decides: its MPIX_Query_cuda_support() says whether it accepts addresses of CUDA devices.
+        For a CUDA device, calls MPIX_Query_cuda_support() of the MPI library.
         """
         return device.is_host or device.can("host_access") or self._ranks.opener.is_direct(device)
 
     def send(self, x: Any, dest: int, tag: int = 0, *, stream: Any = None) -> None:
-        """Send memory or a Table to a rank. Returns after the receiver has accepted it, and the memory may be written.
+        """Send memory or a Table to a rank. When the call returns, the memory may be written.
+
+        The call returns only after the receiver has accepted the message.
 
         Parameters
         ----------
@@ -99,7 +102,7 @@ class Communicator:
         return self._start(steps, f"a send to rank {dest} with tag {tag}")
 
     def recv(self, x: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, *, stream: Any = None) -> Any:
-        """Receive into memory that has the dtype and the shape of what the other rank sends. Returns the memory."""
+        """Receive into memory of the same dtype and shape as the sent memory. Returns the memory."""
         return self.irecv(x, source, tag, stream=stream).wait()
 
     def irecv(self, x: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, *, stream: Any = None) -> Request:
@@ -172,8 +175,8 @@ class Communicator:
     ) -> Any:
         """Exchange rows with the neighbours of a grid that is split along its first axis. Returns the memory.
 
-        The first and the last ``width`` rows of ``x`` are copies of rows of the neighbours. Each rank sends the rows
-        next to them, and receives into them.
+        The first and the last ``width`` rows of ``x`` are copies of rows of the neighbours. Each rank sends the
+        ``width`` rows next to these copies, and receives into the copies.
 
         Parameters
         ----------
@@ -197,10 +200,10 @@ class Communicator:
         return self._start(steps, f"a halo exchange with the ranks {before} and {after}")
 
     def close(self) -> None:
-        """Leave the communicator. Ranks that wait for this one raise NotFoundError.
+        """Leave the communicator. Ranks that wait for this rank raise NotFoundError.
 
-        Raises StreamMisuseError if requests are in flight; this rank has left all the same. The end of the process
-        closes a communicator too.
+        Raises StreamMisuseError if requests are in flight, but leaves nevertheless. The exit of the program closes a
+        communicator too.
         """
         if not self._is_open:
             return
@@ -232,7 +235,10 @@ class Communicator:
     def _start(self, steps: Steps, what: str, *, is_collective: bool = False) -> Request:
         if not self._is_open:
             steps.close()
-            raise failure(errors.InvalidArgumentError, f"{what} needs an open communicator, and this one is closed. Make a new one.")
+            raise failure(
+                errors.InvalidArgumentError,
+                f"{what} needs an open communicator, and this communicator is closed. Make a new one on all ranks.",
+            )
         request = Request(self._progress, steps, f"{what}, on rank {self.rank} of {self.size},", is_collective)
         self._progress.advance()
         return request
@@ -271,7 +277,7 @@ _open_communicators: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 @atexit.register
 def _leave_at_exit() -> None:
-    """Leave before mpi4py ends MPI: other ranks may wait for this one."""
+    """Leave before mpi4py ends MPI: other ranks may wait for this rank."""
     for communicator in list(_open_communicators):
         if not MPI.Is_finalized():
             communicator.__exit__(SystemExit, None, None)

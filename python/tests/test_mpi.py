@@ -72,4 +72,4 @@ def test_ranks_of_python_and_of_cpp_understand_each_other() -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     # Each side tells the sizes of the other.
     assert ended.stdout.count("rank 0 sends float32") == 2, ended.stdout
-    assert ended.stdout.count("an all-reduce: the ranks of a collective need the same shape") == 4, ended.stdout
+    assert ended.stdout.count("an all-reduce: all ranks of a collective must use the same shape") == 4, ended.stdout

@@ -74,8 +74,8 @@ Result<void> try_fill_random(void* to, std::size_t bytes) noexcept {
   // The system never returns fewer than 256 bytes if more are wanted.
   if (got == static_cast<ssize_t>(bytes)) return {};
   return Failure(ErrorCode::driver,
-                 "{call} failed with error {code}. Shared memory needs random "
-                 "numbers of the system for its secrets.")
+                 "{call} failed with error {code}. Shared arrays need random numbers of the "
+                 "system for their secrets: allow the system call.")
       .with("call", "getrandom")
       .with("name", "system error")
       .with("code", static_cast<std::uint64_t>(errno));

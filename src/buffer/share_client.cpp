@@ -24,11 +24,9 @@ class Deadline {
     const auto left = std::max<std::int64_t>(0, (*timeout_ - passed).count());
     return static_cast<int>(std::min<std::int64_t>(left, std::numeric_limits<int>::max()));
   }
-  [[nodiscard]] Failure failure(const Address& address, CallSite site) const noexcept {
-    return Failure(ErrorCode::timeout,
-                   "process {pid} did not publish shared array {target} within {waited}. Wait "
-                   "longer, or check whether the process still works.",
-                   site)
+  [[nodiscard]] Failure failure(const char* sentence, const Address& address,
+                                CallSite site) const noexcept {
+    return Failure(ErrorCode::timeout, sentence, site)
         .with("pid", address.pid)
         .with("target", address.id)
         .with("current", std::uint64_t{0})
@@ -44,10 +42,17 @@ class Deadline {
 /// How long an exporter may take to answer, if the caller has not set a limit.
 constexpr std::chrono::milliseconds answer_time(10'000);
 
+constexpr const char* not_answered =
+    "process {pid} did not answer the request to open shared array {target} within {waited}. Wait "
+    "longer, or check whether the process is stopped.";
+constexpr const char* not_published =
+    "process {pid} did not publish shared array {target} within {waited}. Wait longer, or check "
+    "whether the process is stopped or does not call publish().";
+
 Failure wrong_answer(const Address& address, const char* why, CallSite site) noexcept {
   return Failure(
              ErrorCode::bad_format,
-             "process {pid} answered wrongly for shared array {value}: {why}. Open handles only "
+             "process {pid} sent a wrong answer for shared array {value}: {why}. Open only handles "
              "of processes that use the same version of Tern.",
              site)
       .with("what", "the answer of an exporter")
@@ -62,8 +67,8 @@ Failure refused(const Address& address, Refusal refusal, CallSite site) noexcept
     case Refusal::unknown:
       return Failure(
                  ErrorCode::not_found,
-                 "process {pid} does not share an array with handle {id}: the array was closed, "
-                 "or the handle is wrong. Open an array while its exporter keeps it.",
+                 "process {pid} has no shared array {id} with this handle: the array was closed, "
+                 "or the handle is wrong. Open an array before its exporter closes it.",
                  site)
           .with("id", address.id)
           .with("pid", address.pid);
@@ -79,7 +84,7 @@ Failure refused(const Address& address, Refusal refusal, CallSite site) noexcept
     case Refusal::malformed:
       break;
   }
-  return wrong_answer(address, "it did not understand the request", site);
+  return wrong_answer(address, "the process did not understand the request", site);
 }
 
 /// Returns why the exporter's answer cannot be right, or null.
@@ -114,7 +119,7 @@ Result<Client> Client::try_open(const Address& address, Timeout timeout, CallSit
   do {
     received = receive(client.socket_, deadline.left_ms());
     if (received.state == Received::State::nothing && deadline.left_ms() == 0) {
-      return deadline.failure(address, site);
+      return deadline.failure(not_answered, address, site);
     }
   } while (received.state == Received::State::nothing);
   if (received.state == Received::State::end) return client.lost(site);
@@ -135,10 +140,10 @@ Result<Client> Client::try_open(const Address& address, Timeout timeout, CallSit
 Failure Client::lost(CallSite site) const noexcept {
   const char* const sentence =
       is_closed_
-          ? "process {pid} has closed shared array {id}. Its elements can still be read, but "
-            "they do not change any more. Close this array."
-          : "process {pid}, which exported shared array {id}, has ended. Its elements can "
-            "still be read, but may be incomplete. Close this array.";
+          ? "process {pid} has closed shared array {id}. The elements can still be read, but "
+            "the process no longer changes them. Close the array in this process too."
+          : "process {pid}, which exported shared array {id}, has ended. The elements can "
+            "still be read, but may be incomplete. Close the array in this process too.";
   return Failure(ErrorCode::peer_lost, sentence, site)
       .with("pid", address_.pid)
       .with("id", address_.id);
@@ -152,7 +157,7 @@ Result<void> Client::try_acquire(Timeout timeout, CallSite site) noexcept {
   for (;;) {
     const Received received = receive(socket_, deadline.left_ms());
     if (received.state == Received::State::nothing) {
-      if (deadline.left_ms() == 0) return deadline.failure(address_, site);
+      if (deadline.left_ms() == 0) return deadline.failure(not_published, address_, site);
       continue;
     }
     if (received.state == Received::State::end) return lost(site);

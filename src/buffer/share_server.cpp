@@ -217,8 +217,8 @@ Result<void> Server::try_acquire(std::uint64_t id, Timeout timeout, CallSite sit
   const std::uint32_t lost = std::exchange(share->lost_pid, 0);
   if (lost == 0) return {};
   return Failure(ErrorCode::peer_lost,
-                 "process {pid} ended while it used shared array {id}, so the elements may be "
-                 "incomplete. Write them again, and publish them.",
+                 "process {pid} ended during its turn on shared array {id}, so the elements may be "
+                 "incomplete. Write the elements again, and publish the array.",
                  site)
       .with("pid", lost)
       .with("id", id);

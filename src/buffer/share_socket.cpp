@@ -82,7 +82,7 @@ Failure no_listener(const Address& to, CallSite site) noexcept {
   if (is_running) {
     return Failure(ErrorCode::not_found,
                    "shared array {id} cannot be opened: process {pid} has closed all its shared "
-                   "arrays. Open an array while its exporter keeps it.",
+                   "arrays. Open an array before its exporter closes it.",
                    site)
         .with("id", to.id)
         .with("pid", to.pid);
@@ -215,7 +215,7 @@ Result<Socket> try_connect(const Address& to, CallSite site) noexcept {
   if (peer.uid != geteuid()) {
     return Failure(ErrorCode::unsupported,
                    "{what} {id} of process {pid} belongs to user {owner}, and this process runs as "
-                   "user {user}. Only processes of one user share memory.",
+                   "user {user}. Run both processes as one user to share memory.",
                    site)
         .with("what", "shared array")
         .with("id", to.id)

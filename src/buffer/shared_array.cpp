@@ -259,8 +259,8 @@ Result<void> SharedBuffer::try_publish(StreamRef stream, CallSite site) noexcept
   }
   if (!state.has_turn) {
     return Failure(ErrorCode::access_conflict,
-                   "shared array {id} of process {pid} cannot be published, because it is not the "
-                   "turn of this process. Call acquire() first.",
+                   "shared array {id} of process {pid} cannot be published, because this process "
+                   "does not have the turn. Call acquire() first.",
                    site)
         .with("range", "the whole array")
         .with("id", state.address.id)
@@ -270,7 +270,9 @@ Result<void> SharedBuffer::try_publish(StreamRef stream, CallSite site) noexcept
   if (!is_capturing) return Failure(is_capturing.failure()).at(site);
   if (*is_capturing) {
     return Failure(ErrorCode::stream_misuse,
-                   "a shared array cannot be published on stream {stream}: {why}.", site)
+                   "a shared array cannot be published on stream {stream}: {why}. Publish after "
+                   "the capture, or on another stream.",
+                   site)
         .with("stream", stream.id().number())
         .with("why", "the stream is being captured into a graph");
   }

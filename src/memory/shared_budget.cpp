@@ -21,8 +21,8 @@
 namespace tern {
 namespace {
 
-/// Why the last claim of this thread failed. The refusal is made after the claim has returned, when
-/// the counters are already others.
+/// Why the last claim of this thread failed. refusal() runs after the claim has returned, when
+/// other threads may have changed the counters.
 thread_local SharedClaim last_claim = SharedClaim::over_limit;
 
 /// The largest tenants as text, such as "trainer 3.0 GiB (pid 12), server 1.0 GiB (pid 40), ...", in

@@ -122,8 +122,8 @@ std::string path_of(std::string_view name, const std::string& folder) {
 
 Failure damaged(std::string_view name, const char* why) noexcept {
   return Failure(ErrorCode::bad_format,
-                 "the memory of shared budget '{shared}' is damaged: {why}. End its tenants and "
-                 "delete '{path}'.")
+                 "'{path}' cannot be the file of shared budget '{shared}': {why}. End the tenants, "
+                 "and delete the file.")
       .with("shared", name)
       .with("why", why);
 }
@@ -182,8 +182,7 @@ Result<std::unique_ptr<SharedSegment>> SharedSegment::try_inspect(std::string_vi
   Result<void> read = segment->try_check_file(name);
   if (read) read = segment->try_map(false);
   if (read && segment->header().magic.load() == 0) {
-    read = damaged(name, "its creator was ended before it was finished")
-               .with("path", segment->path_);
+    read = damaged(name, "the process that created it ended early").with("path", segment->path_);
   }
   if (read) read = segment->try_check_content(name);
   if (!read) return read.failure();
@@ -207,9 +206,9 @@ Result<void> SharedSegment::try_open(std::string_view name, bool may_create) noe
     if (fstat(file_, &now) != 0) return file_failure(path_, "fstat", errno);
     if (now.st_uid != geteuid()) {
       return Failure(ErrorCode::file,
-                     "'{path}' belongs to user {owner}, and this process to user {user}: it cannot "
-                     "be the shared budget '{shared}'. Have the owner delete the file, or choose "
-                     "another name.")
+                     "'{path}' belongs to user {owner}, and this process runs as user {user}, so "
+                     "the file cannot be shared budget '{shared}'. Have the owner delete the file, "
+                     "or choose another name.")
           .with("shared", name)
           .with("owner", now.st_uid)
           .with("user", geteuid())
@@ -218,8 +217,8 @@ Result<void> SharedSegment::try_open(std::string_view name, bool may_create) noe
     if (!try_lock_file()) {
       return Failure(ErrorCode::timeout,
                      "another process has been joining or leaving shared budget '{shared}' for "
-                     "{timeout}. Continue that process if it is stopped, or end it. Its file is "
-                     "'{path}'.")
+                     "{timeout}. Continue the process if it is stopped, or end it. The process has "
+                     "the file '{path}' open.")
           .with("shared", name)
           .with("timeout", file_patience_ns, Unit::nanoseconds)
           .with("path", path_);
@@ -235,10 +234,10 @@ Result<void> SharedSegment::try_check_file(std::string_view name) const noexcept
   struct stat now = {};
   if (fstat(file_, &now) != 0) return file_failure(path_, "fstat", errno);
   const char* why = nullptr;
-  if (!S_ISREG(now.st_mode)) why = "it is not a file";
+  if (!S_ISREG(now.st_mode)) why = "it is not a regular file";
   if (now.st_uid != geteuid()) why = "it belongs to another user";
-  if ((now.st_mode & 077) != 0) why = "other users may open it";
-  if (now.st_size != static_cast<off_t>(shared_segment_bytes)) why = "it has another length";
+  if ((now.st_mode & 077) != 0) why = "other users can open it";
+  if (now.st_size != static_cast<off_t>(shared_segment_bytes)) why = "it has the wrong size";
   if (why == nullptr) return {};
   return damaged(name, why).with("path", path_);
 }
@@ -255,7 +254,7 @@ Result<void> SharedSegment::try_extend(std::string_view name) const noexcept {
   if (code != ENOSPC) return file_failure(path_, "posix_fallocate", code);
   return Failure(ErrorCode::file,
                  "shared budget '{shared}' needs {requested} of shared memory, and none is left "
-                 "for '{path}'. Delete files there, or give /dev/shm more memory.")
+                 "for '{path}'. Delete files in /dev/shm, or give it more memory.")
       .with("shared", name)
       .with_bytes("requested", shared_segment_bytes)
       .with("os_code", static_cast<std::uint64_t>(code))
@@ -273,13 +272,13 @@ Result<void> SharedSegment::try_map(bool may_write) noexcept {
 Result<void> SharedSegment::try_check_content(std::string_view name) const noexcept {
   const SharedHeader& now = header();
   if (now.magic.load() != SharedHeader::expected_magic) {
-    return damaged(name, "it does not begin like one").with("path", path_);
+    return damaged(name, "its first bytes are wrong").with("path", path_);
   }
   if (now.version != SharedHeader::expected_version) {
     return Failure(ErrorCode::bad_format,
                    "shared budget '{shared}' was created by another version of Tern: its layout is "
-                   "{version}, and this version reads {expected}. Use one version, or another "
-                   "name.")
+                   "{version}, and this version reads layout {expected}. Use one version in all "
+                   "processes, or another name.")
         .with("shared", name)
         .with("version", now.version)
         .with("expected", SharedHeader::expected_version)
@@ -287,7 +286,7 @@ Result<void> SharedSegment::try_check_content(std::string_view name) const noexc
   }
   const char* why = nullptr;
   if (now.slot_count != shared_slots || now.size_bytes != shared_segment_bytes) {
-    why = "it has another size";
+    why = "its header has wrong sizes";
   }
   if (now.slot_end.load() > shared_slots) why = "it has too many tenants";
   if (now.limit.load() > max_request_bytes) why = "its limit is too large";
@@ -300,7 +299,7 @@ Result<void> SharedSegment::try_check_content(std::string_view name) const noexc
     if (i >= now.slot_end.load() || slot.pid.load() == 0) why = "a tenant has no process";
     if (tenant.length == 0 || !is_printable(tenant.text())) why = "a tenant has no name";
     if (slot.charged.load() > max_request_bytes || slot.limit.load() > max_request_bytes) {
-      why = "the bytes of a tenant are too many";
+      why = "the bytes of a tenant exceed any memory";
     }
   }
   if (why == nullptr) return {};
@@ -374,8 +373,8 @@ Result<void> SharedSegment::try_enter(const JoinOptions& options) noexcept {
   if (!has_tenant(false)) {
     if (!options.limit) {
       return Failure(ErrorCode::not_found,
-                     "shared budget '{shared}' has no living tenant. Join it with a limit to begin "
-                     "it anew.")
+                     "shared budget '{shared}' has no living tenant. Join it with a limit to "
+                     "create it again.")
           .with("shared", options.name)
           .with("path", path_);
     }
@@ -397,8 +396,8 @@ Result<void> SharedSegment::try_enter(const JoinOptions& options) noexcept {
   while (free < shared_slots && is_used(free)) ++free;
   if (free == shared_slots) {
     return Failure(ErrorCode::capacity,
-                   "shared budget '{shared}' has {max} tenants, and cannot have more. End one, or "
-                   "let several parts of a program share a tenant.")
+                   "shared budget '{shared}' already has the maximum of {max} tenants. End a "
+                   "tenant, or let several parts of a program share one tenant.")
         .with("shared", options.name)
         .with("max", shared_slots);
   }

@@ -9,20 +9,23 @@
 //   launch(theirs.buffer(), stream);
 //   theirs.publish(stream);                                         // the exporter may acquire()
 //
-// The process that makes the array exports it; the others import it. Memory is shared only if it
-// was made this way: it never comes from a pool, and it never moves. `host`, `sim` and CUDA devices
-// can share memory (Capability::shareable_memory); all processes use the same device.
+// The process that makes the array is the exporter, and the processes that open the array are
+// importers. Only memory that was made as a shared array can be shared: the memory never comes from
+// a pool, and never moves. `host`, `sim` and CUDA devices can share memory
+// (Capability::shareable_memory). All processes use the same device.
 //
-// Turns. The exporter has the turn first. publish() ends a turn once the stream has passed all
+// Turns. The exporter has the first turn. publish() ends a turn once the stream has passed all
 // earlier uses of the array; the host does not wait. acquire() waits, on the host, for the next
-// turn. Each publish() of the exporter begins a round: every importer gets one turn, possibly at
-// the same time as other importers, and the exporter can acquire() again when all importers that
-// are open have published, at least one. Use the elements only during a turn.
+// turn. Each publish() of the exporter begins a round, in which every importer gets one turn,
+// possibly at the same time as other importers. acquire() of the exporter waits until at least one
+// importer has published and no open importer still has to publish. Use the elements only during a
+// turn.
 //
-// Ends. If a process ends, the memory stays valid for the others, and is freed when the last
-// process has let go of it. acquire() then fails with peer_lost, which names the process. A handle
-// is stale (not_found) after its array was destroyed. Processes of other users cannot open a
-// handle. In a forked child an array of the parent fails with after_fork.
+// End of a process. The memory stays valid for the other processes, and is freed when the last
+// process has ended or released it. acquire() fails with peer_lost, which names the ended process.
+// After the exporter has destroyed its array, the handle is stale (not_found). Processes of other
+// users cannot open a handle. In a forked child, calls on an array of the parent fail with
+// after_fork.
 //
 // An array can be moved but not copied. Use one object from one thread at a time. Each x() throws
 // what try_x() returns.
@@ -54,10 +57,10 @@ struct State;
 }
 
 struct SharedOptions {
-  /// Charged with the memory, in whole pages, for as long as this process uses it. Every process
-  /// charges a budget of its own.
+  /// Charged with the memory, in whole pages, until this process has destroyed the array and all
+  /// buffers of the array. Each process charges its own budget.
   BudgetHandle budget = {};
-  /// How long open() waits for an answer of the exporter. The default is ten seconds.
+  /// The time that open() waits for an answer of the exporter. The default is ten seconds.
   std::optional<std::chrono::milliseconds> timeout = {};
   Tag tag = {};
   CallSite site = CallSite::here();
@@ -66,15 +69,16 @@ struct SharedOptions {
 /// A shared array whose element type is known at run time.
 class TERN_EXPORT SharedBuffer {
  public:
-  /// No array.
+  /// Constructs an empty handle, without an array.
   SharedBuffer() noexcept = default;
   SharedBuffer(SharedBuffer&& other) noexcept = default;
   SharedBuffer& operator=(SharedBuffer&& other) noexcept;
-  /// Closes the array, after a wait for its last publish(). Buffers of the array stay valid.
+  /// Waits for the last publish(), and then closes the array. Buffers of the array stay valid.
   ~SharedBuffer();
 
-  /// Makes an array; its elements are zero or unspecified. Fails with unsupported, out_of_memory,
-  /// out_of_budget, size_overflow, and driver if the process cannot serve it.
+  /// Makes an array with unspecified elements. Fails with unsupported, out_of_memory,
+  /// out_of_budget, size_overflow, and with driver if the process cannot start the server thread or
+  /// open its socket.
   [[nodiscard]] static Result<SharedBuffer> try_make(const Device& device, std::size_t count,
                                                      DType dtype,
                                                      const SharedOptions& options = {}) noexcept;
@@ -82,11 +86,11 @@ class TERN_EXPORT SharedBuffer {
                                          const SharedOptions& options = {}) {
     return try_make(device, count, dtype, options).value();
   }
-  /// Opens an array of another process, or of this one. Each open() is an importer of its own, with
-  /// its own mapping, charge and turns. Fails with bad_format for a text that is no handle or an
-  /// exporter that answers wrongly, peer_lost if the exporter has ended, not_found for a stale
-  /// handle, unsupported for an array of another user, device_mismatch for memory of another kind
-  /// of device, capacity, timeout, and out_of_budget.
+  /// Opens an array of another process, or of this process. Each call makes a separate importer,
+  /// with its own mapping, charge and turns. Fails with bad_format for a text that is not a handle
+  /// or an exporter that sends a wrong answer, peer_lost if the exporter has ended, not_found for a
+  /// stale handle, unsupported for an array of another user, device_mismatch for memory of another
+  /// kind of device, capacity, timeout, and out_of_budget.
   [[nodiscard]] static Result<SharedBuffer> try_open(std::string_view handle, const Device& device,
                                                      const SharedOptions& options = {}) noexcept;
   [[nodiscard]] static SharedBuffer open(std::string_view handle, const Device& device,
@@ -100,26 +104,27 @@ class TERN_EXPORT SharedBuffer {
   [[nodiscard]] std::size_t size() const noexcept { return buffer_.size(); }
   [[nodiscard]] std::size_t size_bytes() const noexcept { return buffer_.size_bytes(); }
   /// The text with which other processes of this user open the array. It contains a secret. Throws
-  /// std::bad_alloc. Empty for no array.
+  /// std::bad_alloc. Returns an empty string without an array.
   [[nodiscard]] std::string handle() const;
   /// Returns true in the process that made the array.
   [[nodiscard]] bool is_exporter() const noexcept;
   /// Returns true between acquire() and publish(), and for a new array of the exporter.
   [[nodiscard]] bool has_turn() const noexcept;
-  /// Returns the number of importers now. 0 for an importer.
+  /// Returns the number of open importers; 0 for an importer.
   [[nodiscard]] std::size_t importers() const noexcept;
 
   /// Ends the turn after all earlier uses of the array, in the order of the stream. Fails with
   /// access_conflict if this array does not have the turn, with stream_misuse during a graph
-  /// capture, and like uses of buffers; the turn is kept then.
+  /// capture, and with the errors of a use of a buffer. If the call fails, the turn continues.
   Result<void> try_publish(StreamRef stream, CallSite site = CallSite::here()) noexcept;
   void publish(StreamRef stream, CallSite site = CallSite::here()) {
     try_publish(stream, site).value();
   }
   /// Waits for the next turn. Work that is submitted afterwards, to any stream, comes after the
-  /// work of the others. Fails with peer_lost if the other side has ended: for an exporter once per
-  /// importer that ended during its turn, and the exporter has the turn then. Fails with timeout,
-  /// which changes nothing, and with access_conflict if this array has the turn.
+  /// work of the previous turns. Fails with peer_lost if the exporter has ended or has closed the
+  /// array. On the exporter, fails once with peer_lost if an importer ended during its turn; the
+  /// exporter then has the turn. Fails with timeout, which changes nothing, and with
+  /// access_conflict if this array has the turn.
   Result<void> try_acquire(std::optional<std::chrono::milliseconds> timeout = {},
                            CallSite site = CallSite::here()) noexcept;
   void acquire(std::optional<std::chrono::milliseconds> timeout = {},
@@ -133,11 +138,11 @@ class TERN_EXPORT SharedBuffer {
  private:
   void close() noexcept;
 
-  std::shared_ptr<share::State> state_;  // nobody else has it
+  std::shared_ptr<share::State> state_;  // not shared with other objects
   Buffer buffer_;
 };
 
-/// A shared array of T. See the top of this file.
+/// A shared array with elements of type T. See the top of this file.
 template <HasDType T>
 class SharedArray : public SharedBuffer {
  public:

@@ -1,26 +1,25 @@
 // MPI for buffers and tables: messages, collectives and halos, in stream order.
 //
 //   mpi::Communicator comm;                       // after MPI_Init, on all ranks together
-//   comm.allreduce(gradient);                     // waits for kernels that write it
+//   comm.allreduce(gradient);                     // waits for kernels that write `gradient`
 //   mpi::Request sent = comm.isend(x, next);
 //   comm.recv(y, previous);
 //   sent.wait();
 //
-// The header needs <mpi.h>, so tern.hpp does not include it: include it yourself, and link the MPI
-// library. Buffers, arrays, unified buffers and views of them convert to the memory of a call. Each
-// call waits for work that was queued on its memory before, and later work on the memory waits for
-// the call. MPI uses the memory where it is if the host can use it, or if the MPI library says that
-// it accepts memory of the device (is_direct). Other memory travels through two page-locked pieces
-// of 4 MiB.
+// This header needs <mpi.h>, so tern.hpp does not include this header: include it yourself, and
+// link the MPI library. Calls accept buffers, arrays, unified buffers and views of these. Each call
+// waits for work that was queued on its memory earlier, and later work on the memory waits for the
+// call. MPI uses the memory directly if the host can use the memory, or if the MPI library accepts
+// memory of the device (is_direct). Other memory travels through page-locked pieces of 4 MiB.
 //
-// The dtype and the shape travel before the bytes. If ranks disagree, or if one of them fails, all
-// ranks of the call throw an error. A send returns only after the receiver has accepted it, so two
-// ranks that both send first wait for ever, unless one of them uses isend() or irecv(). All calls
-// throw; they have no form that returns a Result. ternmem.mpi is the same for Python, and ranks of
-// both may be mixed.
+// The dtype and the shape travel before the bytes. If ranks disagree, or if one rank fails, all
+// ranks of the call throw an error. A send returns only after the receiver has accepted the dtype
+// and the shape, so two ranks that both send first wait forever, unless one rank uses isend() or
+// irecv(). All calls throw; no call returns a Result. The Python module ternmem.mpi exchanges the
+// same messages, so C++ ranks and Python ranks can be mixed.
 //
-// One thread at a time may use a communicator and its requests. Ranks must make it together.
-// Destroy it before MPI_Finalize.
+// One thread at a time may use a communicator and its requests. All ranks construct a communicator
+// together. Destroy the communicator before MPI_Finalize.
 
 #pragma once
 
@@ -71,9 +70,9 @@ enum class Reduction : std::uint8_t {
   prod,
   min,
   max,
-  band,  // bits that all have
-  bor,   // bits that one has
-  bxor,  // bits that an odd number have
+  band,  // bits that are set on all ranks
+  bor,   // bits that are set on at least one rank
+  bxor,  // bits that are set on an odd number of ranks
 };
 
 inline constexpr int any_source = MPI_ANY_SOURCE;
@@ -81,15 +80,16 @@ inline constexpr int any_tag = MPI_ANY_TAG;
 /// The neighbour of exchange_halo() at an end of the grid.
 inline constexpr int no_rank = -1;
 
-/// A transfer in flight. It goes on while the program is in a call on the communicator or on one of
-/// its requests, also if this object is destroyed. Until it is done, do not write memory that is
-/// sent, and do not use memory that is received.
+/// A transfer in flight. The transfer advances only while the program is in a call on the
+/// communicator or on one of its requests. Destroying this object does not stop the transfer. Until
+/// the transfer is done, do not write memory that is sent, and do not use memory that is received.
 class [[nodiscard]] Request {
  public:
-  /// Creates a request that is done.
+  /// Constructs a request that is done.
   Request() noexcept = default;
 
-  /// Lets transfers go on, and returns whether this one is complete or has failed. Does not wait.
+  /// Advances all transfers of the communicator, and returns whether this transfer is complete or
+  /// has failed. Does not wait.
   [[nodiscard]] bool is_done() const {
     if (!transfer_) return true;
     state_->progress.advance();
@@ -98,7 +98,7 @@ class [[nodiscard]] Request {
   /// Waits until the transfer is complete. Throws its error. Throws TimedOut after the timeout of
   /// the communicator; the transfer is still in flight then, and wait() may be called again.
   void wait() const { wait(state_ ? state_->timeout_ns : 0); }
-  /// Waits at most so long. 0: no limit.
+  /// Waits for at most `timeout_ns`, or without a limit if it is 0.
   void wait(std::uint64_t timeout_ns) const;
 
  private:
@@ -114,14 +114,14 @@ class [[nodiscard]] Request {
 /// A group of ranks that exchange memory. See the top of this file.
 class Communicator {
  public:
-  /// Makes a communicator of all ranks of `comm`; messages do not mix with those of `comm`. Waits
-  /// that last longer than `timeout_ns` throw TimedOut; with 0, waits have no limit. Throws
-  /// StreamMisuse before MPI_Init and after MPI_Finalize.
+  /// Constructs a communicator with all ranks of `comm`. Its messages do not mix with messages on
+  /// `comm`. Waits that last longer than `timeout_ns` throw TimedOut; with 0, waits have no limit.
+  /// Throws StreamMisuse before MPI_Init and after MPI_Finalize.
   explicit Communicator(MPI_Comm comm = MPI_COMM_WORLD, std::uint64_t timeout_ns = 0) {
     if (!is_running()) {
       raise(Failure(ErrorCode::stream_misuse,
-                    "a communicator needs MPI, and MPI is not running. Make it after MPI_Init and "
-                    "before MPI_Finalize."));
+                    "a communicator needs MPI, and MPI is not running. Construct the communicator "
+                    "after MPI_Init and before MPI_Finalize."));
     }
     state_ = std::make_shared<detail::State>(comm, timeout_ns);
   }
@@ -135,17 +135,17 @@ class Communicator {
     }
   }
 
-  /// The number of this rank, from 0, and of all ranks.
+  /// The number of this rank, from 0, and the number of ranks.
   [[nodiscard]] int rank() const noexcept { return state_->ranks.rank; }
   [[nodiscard]] int size() const noexcept { return state_->ranks.size; }
-  /// Returns whether MPI uses memory of this device where it is. The MPI library decides about
-  /// CUDA devices: its function MPIX_Query_cuda_support is asked.
+  /// Returns whether MPI uses memory of this device without a copy on the host. For a CUDA device,
+  /// calls MPIX_Query_cuda_support() of the MPI library.
   [[nodiscard]] static bool is_direct(const Device& device) {
     return device.can(Capability::host_access) || detail::mpi_accepts(device);
   }
 
-  // --- Messages. Throws OutOfBounds for a rank or a tag that does not exist. `stream` is the
-  // stream that uses the memory; without one, the default stream of the device.
+  // --- Messages. Calls throw OutOfBounds for a rank or a tag that does not exist. `stream` is the
+  // stream that uses the memory; by default the default stream of the device.
 
   void send(const detail::Memory& x, int dest, int tag = 0, StreamRef stream = {}) {
     isend(x, dest, tag, stream).wait();
@@ -158,13 +158,13 @@ class Communicator {
                                      dest, tag),
                  "a send to rank " + std::to_string(dest));
   }
-  /// Sends the rows that the table has, with its schema and its nulls, from a copy.
+  /// Copies the rows of the table, and sends the copy with its schema and its nulls.
   Request isend(const Table& table, int dest, int tag = 0) {
     check_message("dest", dest, tag);
     return start(open_state().messages.send_table(table, dest, tag),
                  "a send of a table to rank " + std::to_string(dest));
   }
-  /// Receives into memory with the dtype and the shape of what is sent.
+  /// Receives into memory of the same dtype and shape as the sent memory.
   void recv(const detail::Memory& x, int source = any_source, int tag = any_tag,
             StreamRef stream = {}) {
     irecv(x, source, tag, stream).wait();
@@ -187,9 +187,9 @@ class Communicator {
     return *table;
   }
   /// Exchanges rows with the neighbours of a grid that is split along its first dimension. The
-  /// first and the last `width` rows are copies of rows of the neighbours. Each rank sends the rows
-  /// next to them, and receives into them. Throws InvalidArgument, also on the neighbours, if there
-  /// are fewer than `3 * width` rows.
+  /// first and the last `width` rows are copies of rows of the neighbours. Each rank sends the
+  /// `width` rows next to these copies, and receives into the copies. Throws InvalidArgument, also
+  /// on the neighbours, if there are fewer than `3 * width` rows.
   void exchange_halo(const detail::Memory& grid, std::size_t width, int before, int after,
                      StreamRef stream = {}) {
     iexchange_halo(grid, width, before, after, stream).wait();
@@ -202,7 +202,7 @@ class Communicator {
                  "a halo exchange");
   }
 
-  // --- Collectives. All ranks make them in one order; they run one after the other.
+  // --- Collectives. All ranks call them in the same order. They run one after the other.
 
   /// Copies the memory of the rank `root` to the memory of all ranks.
   void bcast(const detail::Memory& x, int root = 0, StreamRef stream = {}) {
@@ -238,7 +238,7 @@ class Communicator {
         "an all-reduce");
   }
   /// Collects the memory `x` of all ranks in `out`, in the order of the ranks. `out` has the dtype
-  /// of `x`, and the elements of all ranks.
+  /// of `x`, and `size()` times its elements.
   void allgather(const detail::Memory& x, const detail::Memory& out, StreamRef stream = {}) {
     iallgather(x, out, stream).wait();
   }
@@ -249,8 +249,8 @@ class Communicator {
                    "an all-gather");
   }
 
-  /// Leaves the communicator. Ranks that wait for this one throw NotFound. Throws StreamMisuse if
-  /// transfers are in flight; this rank has left all the same.
+  /// Leaves the communicator. Ranks that wait for this rank throw NotFound. Throws StreamMisuse if
+  /// transfers are in flight, but leaves nevertheless.
   void close() {
     const std::size_t in_flight = state_->progress.count();
     if (leave() && in_flight > 0) {
@@ -270,7 +270,7 @@ class Communicator {
     MPI_Finalized(&is_over);
     return is_begun != 0 && is_over == 0;
   }
-  /// Returns whether this call has left, and not an earlier one.
+  /// Returns true if this call has left, and false if an earlier call had left already.
   bool leave() {
     if (!std::exchange(state_->is_open, false)) return false;
     // MPI may still use the memory of transfers in flight.

@@ -6,19 +6,20 @@
 //
 // Each process joins as a tenant. Every byte that the process charges to a root Budget with this
 // handle also counts in the shared budget. Check and claim are one atomic step, so the tenants
-// together never exceed the limit, and no tenant exceeds its own, whatever threads and processes
-// do. A request that exactly reaches the limit succeeds. Peaks are exact, and count charged bytes.
+// together never exceed the limit, and no tenant exceeds its own limit, with any number of threads
+// and processes. A request that exactly reaches the limit succeeds. Peaks are exact and count
+// charged bytes.
 //
-// A tenant that ends in any way, also by SIGKILL at any instruction, gives back all it had charged:
-// a request that finds no room collects the bytes of dead tenants before it fails.
+// When the process of a tenant ends in any way, also by SIGKILL, its charges end too: a request
+// that does not fit collects the bytes of dead tenants before it fails.
 //
 // The counters are in a file in /dev/shm, which only this user can open. The first join creates the
-// file, and the last tenant that leaves deletes it. A tenant leaves when the last handle is
-// released; budgets keep the handle. If all tenants were killed, the file stays until the next join,
-// which begins anew.
+// file, and the last tenant that leaves deletes the file. A tenant leaves when its last handle is
+// released; budgets keep the handle. If all tenants were killed, the file stays until the next
+// join, which sets the limit again and resets the peak.
 //
-// In a forked child, the handles of the parent claim nothing and release nothing: the child joins as
-// a tenant of its own. All functions are thread-safe.
+// In a forked child, the handles of the parent claim nothing and release nothing. The child must
+// join as a tenant of its own. All functions are thread-safe.
 
 #pragma once
 
@@ -44,9 +45,8 @@ class SharedSegment;
 struct SharedBudgetOptions {
   /// The name of this tenant, which no other living tenant has. 1 to 64 bytes.
   std::string_view tenant = {};
-  /// The limit of all tenants together. It counts only if no living process has joined yet;
-  /// otherwise the limit stays as it is. Without it, join() fails with not_found instead of
-  /// creating the shared budget.
+  /// The limit of all tenants together. Ignored if a living process has already joined. Without
+  /// this limit, join() fails with not_found instead of creating the shared budget.
   std::optional<BudgetLimit> limit = {};
   /// The limit of this tenant.
   BudgetLimit tenant_limit = BudgetLimit::unlimited();
@@ -63,14 +63,15 @@ struct SharedTenant {
   std::size_t limit_bytes = 0;
   /// Bytes that the tenant was asked to give back and has not answered yet.
   std::size_t asked_bytes = 0;
-  /// How often the tenant has answered, and what it gave back by that: bytes of evicted copies of
-  /// unified buffers, and unused bytes that its pools returned to the driver.
+  /// The number of requests that the tenant has answered.
   std::uint64_t answers = 0;
+  /// The bytes of copies of unified buffers that the tenant evicted for these requests.
   std::size_t evicted_bytes = 0;
+  /// The unused bytes that the tenant's pools returned to the driver for these requests.
   std::size_t trimmed_bytes = 0;
 };
 
-/// A shared budget at one moment. The parts may be off by the calls in progress.
+/// A shared budget at one moment. Calls in progress may make the parts differ from each other.
 struct SharedBudgetState {
   std::string name = {};
   std::size_t limit_bytes = 0;  // max_request_bytes if there is none
@@ -79,7 +80,7 @@ struct SharedBudgetState {
   std::vector<SharedTenant> tenants = {};
 };
 
-/// What a tenant gave back because others asked for it.
+/// What a tenant gave back because other tenants asked for memory.
 struct SharedAnswer {
   std::size_t asked_bytes = 0;
   std::size_t evicted_bytes = 0;
@@ -89,10 +90,10 @@ struct SharedAnswer {
 /// A tenant's handle to a shared budget.
 class TERN_EXPORT SharedBudget {
  public:
-  /// Enters the shared budget as a tenant. Fails with invalid_argument for a name that cannot be
-  /// used or that another tenant has; with capacity if there are too many tenants; with bad_format
-  /// if the file is damaged or from another version of Tern; with unsupported if its tenants are in
-  /// another process namespace; with not_found, file, timeout or out_of_memory.
+  /// Joins the shared budget as a tenant. Fails with invalid_argument for an invalid name or the
+  /// name of another tenant; with capacity if there are already 128 tenants; with bad_format if the
+  /// file is damaged or from another version of Tern; with unsupported if the other tenants are in
+  /// another process namespace; and with not_found, file, timeout or out_of_memory.
   [[nodiscard]] static Result<SharedBudgetHandle> try_join(
       std::string_view name, const SharedBudgetOptions& options,
       CallSite site = CallSite::here()) noexcept;
@@ -123,29 +124,30 @@ class TERN_EXPORT SharedBudget {
   /// Looks up all tenants and whether they are alive. Throws std::bad_alloc.
   [[nodiscard]] SharedBudgetState state() const;
 
-  /// Sets the limit of all tenants together. No later request is granted above it. A limit below
-  /// the charged bytes revokes nothing. Pools of this process learn of the limit at once, those of
-  /// another one when it answers a request. Throws TimedOut if a stopped process blocks the shared
-  /// budget, and AfterFork.
+  /// Sets the limit of all tenants together. Later requests cannot exceed the limit. If the tenants
+  /// have charged more already, they keep their memory. The limit bounds the pools of this process
+  /// at once, and the pools of another process when that process next answers a request. Throws
+  /// TimedOut if a stopped process blocks the shared budget, and AfterFork.
   void set_limit(BudgetLimit limit);
   /// Sets the limit of one tenant. Also throws NotFound if there is no such tenant.
   void set_tenant_limit(std::string_view tenant, BudgetLimit limit);
 
-  /// Takes back what dead tenants had charged. Returns the bytes. Requests at the limit call
-  /// collect() themselves.
+  /// Releases the bytes that dead tenants had charged. Returns the number of bytes. Requests that
+  /// do not fit call collect() themselves.
   std::size_t collect() noexcept;
 
   /// Asks a tenant to give back bytes. The tenant answers in its next allocation that its pool
   /// cannot recycle, or in answer_requests(). state() shows the answer. Throws NotFound and
   /// AfterFork.
   void ask(std::string_view tenant, std::size_t bytes);
-  /// Answers what other tenants have asked of this one. Evicts copies of unified buffers until the
-  /// bytes are given back or nothing is left to evict, waits for the pending frees, and returns all
-  /// unused memory of the pools to the driver. Only budgets with this handle and what they count
-  /// are affected. The Overflow of the budgets decides which copies may go, and whether the call
-  /// may wait. An answer within an allocation evicts no dirty copy and does not wait.
+  /// Answers the requests of other tenants to this tenant. Evicts copies of unified buffers until
+  /// enough bytes are evicted or no copy can be evicted, waits for the pending frees, and returns
+  /// all unused memory of the pools to the driver. Affects only the budgets with this handle, and
+  /// the pools and copies that charge these budgets. The Overflow of the budgets decides which
+  /// copies may be evicted, and whether the call may wait. An answer within an allocation evicts no
+  /// dirty copy and does not wait.
   SharedAnswer answer_requests() noexcept;
-  /// Returns whether a request waits for an answer.
+  /// Returns whether a request of another tenant waits for an answer.
   [[nodiscard]] bool is_asked() const noexcept;
 
  private:
@@ -153,10 +155,10 @@ class TERN_EXPORT SharedBudget {
 
   SharedBudget(std::string_view name, std::string_view tenant,
                std::unique_ptr<SharedSegment> segment);
-  /// Remembers a root whose memory an answer can give back. Throws AfterFork and std::bad_alloc.
+  /// Adds a root, whose memory answer() can free. Throws AfterFork and std::bad_alloc.
   void attach(const BudgetHandle& root);
   [[nodiscard]] std::vector<BudgetHandle> roots();
-  /// Tells the pools of this process that a limit has changed.
+  /// Updates the bounds of the pools of this process after a change of a limit.
   void bound_pools();
   /// Claims bytes for this tenant. Before it fails, the call collects dead tenants.
   [[nodiscard]] bool claim(std::size_t bytes) noexcept;

@@ -1,7 +1,7 @@
 // Not part of the interface.
 //
-// Collectives: all ranks take part, in one order. A collective starts with an agreement: three
-// numbers if all ranks agree, and the descriptions of all ranks if not.
+// Collectives: all ranks call them in the same order. A collective starts with an agreement: the
+// ranks exchange three numbers and, if they disagree, their descriptions.
 
 #pragma once
 
@@ -78,7 +78,7 @@ class Collectives {
     if (error) std::rethrow_exception(error);
   }
 
-  /// Copies the memory of one rank to that of all ranks.
+  /// Copies the memory of one rank to the memory of all ranks.
   Steps<> broadcast(Opened opened, int root) {
     Json::Object fields = *opened.fields.as<Json::Object>();
     fields["call"] = "bcast";
@@ -139,7 +139,8 @@ class Collectives {
         opened.error = std::make_exception_ptr(
             Unsupported(Failure(ErrorCode::unsupported,
                                 "MPI cannot combine elements of {dtype} with '{op}'. Convert the "
-                                "elements first, for example to float32.")
+                                "elements first (to integers for band, bor and bxor, otherwise for "
+                                "example to float32).")
                             .with("dtype", dtype)
                             .with("op", how.name)));
       } else {
@@ -322,7 +323,7 @@ class Collectives {
       const auto size = static_cast<std::size_t>(ranks_.size);
       const auto blocks = std::make_shared<std::string>((size + 1) * block_bytes, '\0');
       if (text.size() > block_bytes) {
-        const Failure failure(ErrorCode::size_overflow, "the description is too long.");
+        const Failure failure(ErrorCode::size_overflow, "the description of the call is too long.");
         text = pack(Json::Object{{"error", fields_of(failure)}, {"rank", ranks_.rank}});
       }
       char* const mine = blocks->data() + size * block_bytes;
@@ -364,8 +365,8 @@ class Collectives {
         const bool is_memory =
             name == std::string_view("dtype") || name == std::string_view("shape");
         raise(Failure(is_memory ? compare(all[0], there).code : ErrorCode::invalid_argument,
-                      "the ranks of a collective need the same {name}: rank 0 makes {first}, and "
-                      "rank {rank} makes {other}.")
+                      "all ranks of a collective must use the same {name}: rank 0 calls {first}, "
+                      "and rank {rank} calls {other}.")
                   .with("name", name)
                   .with("rank", static_cast<std::uint64_t>(rank))
                   .with("first", describes(all[0], 0))
@@ -404,8 +405,8 @@ class Collectives {
     if (is_same && member<std::int64_t>(to, "bytes", ranks_.rank) == bytes * ranks) return {};
     const Failure failure =
         Failure(is_same ? ErrorCode::size_mismatch : ErrorCode::type_mismatch,
-                "{ranks} ranks gather {each} each, and the result is {result}. Use the same dtype, "
-                "and the elements of all ranks.")
+                "{ranks} ranks cannot gather {each} each into {result}. Use the same dtype for the "
+                "result, and {ranks} times the elements.")
             .with("ranks", static_cast<std::uint64_t>(ranks))
             .with("each", text_of(from, ranks_.rank))
             .with("result", text_of(to, ranks_.rank));

@@ -1,7 +1,7 @@
 // Not part of the interface.
 //
-// The memory of one transfer: bytes that MPI can use, in order with the work of streams. Bytes has
-// the pieces, Memory opens them.
+// The memory of one transfer: bytes that MPI can use, in order with the work of streams. Memory
+// opens the memory, and Bytes returns its pieces.
 
 #pragma once
 
@@ -40,9 +40,9 @@ struct Piece {
   [[nodiscard]] bool is_ready() const { return !mark || Device::is_done(*mark); }
 };
 
-/// The memory of one transfer. fetch() and room() return a piece for MPI to read and to write, in a
-/// slot, 0 or 1; store() says that MPI has written the piece. end() ends the transfer, and later
-/// work on the memory waits for it; only the first call counts.
+/// The memory of one transfer. fetch() returns a piece that MPI reads, and room() returns a piece
+/// that MPI writes, each in slot 0 or 1. Call store() after MPI has written the piece. end() ends
+/// the transfer, and later work on the memory comes after the transfer. A second call does nothing.
 class Bytes {
  public:
   Bytes() = default;
@@ -92,8 +92,8 @@ class LeasedBytes final : public Bytes {
     if (access == Access::read_write &&
         buffer.state(0, buffer.size_bytes()) == BufferState::uninitialized) {
       raise(Failure(ErrorCode::never_written,
-                    "a collective reads {bytes} of a unified buffer, of which no byte was written. "
-                    "Fill it first.")
+                    "a collective reads {bytes} of a unified buffer, but no byte of the buffer was "
+                    "written. Write the buffer first.")
                 .with_bytes("bytes", buffer.size_bytes()));
     }
     if (device_stream != StreamRef()) {
@@ -121,8 +121,8 @@ class LeasedBytes final : public Bytes {
 };
 
 /// A buffer in memory that MPI can use. The stream waits for earlier work, and MPI waits for the
-/// stream. The end of the transfer is recorded as a use of the stream. Nothing is held in between:
-/// a program that writes the memory too early gets wrong bytes, and does not wait for itself.
+/// stream. The end of the transfer is recorded as a use of the stream. No lease is open in between:
+/// a program that writes the memory too early gets wrong bytes instead of waiting for itself.
 class RecordedBytes final : public Bytes {
  public:
   RecordedBytes(const Buffer& buffer, Access access, StreamRef stream)

@@ -69,7 +69,7 @@ namespace tern::mpi::detail {
   if (texts[0] == kind_name) return TypeKind::enumerator;
   TERN_FOR_EACH_TYPE_KIND(TERN_TYPE_KIND)
 #undef TERN_TYPE_KIND
-  refuse_header("names the type '" + texts[0] + "', which no column has",
+  refuse_header("names the column type '" + texts[0] + "', which is unknown",
                 static_cast<std::uint64_t>(rank));
 }
 
@@ -310,8 +310,8 @@ class Messages {
     if (width < 1 || rows / 3 < width) {
       error = std::make_exception_ptr(InvalidArgument(
           Failure(ErrorCode::invalid_argument,
-                  "a halo of {width} rows needs at least {needed} rows of memory, and there are "
-                  "{rows}. Use more rows on each rank, or fewer ranks.")
+                  "a halo of {width} rows needs at least {needed} rows of memory, and the memory "
+                  "has {rows}. Use more rows on each rank, or fewer ranks.")
               .with("width", width)
               .with("needed", 3 * std::max<std::size_t>(width, 1))
               .with("rows", rows)));
@@ -425,8 +425,8 @@ class Messages {
           }
           raise(Failure(ErrorCode::sync_failed,
                         "rank {source} stopped a send to rank {dest} after {received_bytes} of "
-                        "{expected_bytes}, because it failed there. The memory of the receiver has "
-                        "no valid contents.")
+                        "{expected_bytes}, because of an error on rank {source}. The memory of "
+                        "rank {dest} is incomplete: repeat the transfer.")
                     .with("source", static_cast<std::uint64_t>(source))
                     .with("dest", static_cast<std::uint64_t>(ranks_.rank))
                     .with_bytes("received_bytes", now.first)

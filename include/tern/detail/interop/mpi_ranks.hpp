@@ -1,6 +1,6 @@
 // Not part of the interface.
 //
-// The ranks of a communicator: who they are, who has left, and what one tells another.
+// The ranks of a communicator: their numbers, the ranks that have left, and headers between ranks.
 
 #pragma once
 
@@ -73,7 +73,7 @@ struct Operation {
     bytes = count == MPI_UNDEFINED ? 0 : static_cast<std::size_t>(count);
     return is_complete = true;
   }
-  /// Cancels a receive that nothing will arrive for.
+  /// Cancels a receive whose message will not be sent.
   void cancel() {
     if (is_complete) return;
     check(MPI_Cancel(&request), "MPI_Cancel");
@@ -82,13 +82,13 @@ struct Operation {
   }
 };
 
-/// What MPI may still use when nobody waits for it any more. It lives as long as the process.
+/// Memory that MPI may still use after the last wait. Lives as long as the process.
 [[nodiscard]] inline std::vector<std::shared_ptr<const void>>& kept() {
   static auto* const all = new std::vector<std::shared_ptr<const void>>;
   return *all;
 }
 
-/// Memory that was opened, or why it could not be.
+/// Opened memory, or the error of opening it.
 struct Opened {
   Json fields = Json::Object();
   std::vector<std::shared_ptr<Bytes>> views = {};
@@ -219,7 +219,7 @@ class Ranks {
     co_return Header{unpack(text, from), from};
   }
 
-  /// Tells all ranks that this one takes part in nothing any more.
+  /// Tells all ranks that this rank has left the communicator.
   void leave() {
     const auto text =
         std::make_shared<const std::string>(pack(Json::Object{{"finished", finished}}));

@@ -1,11 +1,11 @@
 // Not part of the interface.
 //
-// Transfers that go on while the program does other work. A transfer is a coroutine, Steps<T>. It
-// awaits other Steps, and until() with a function that returns whether the transfer can go on. A
-// Progress holds the transfers of a communicator, and each wait for one of them lets all of them go
-// on: two ranks that wait for different transfers do not wait for each other for ever.
+// Transfers in flight while the program does other work. A transfer is a coroutine, Steps<T>, which
+// awaits other Steps, and until() with a function that returns whether the transfer can advance. A
+// Progress holds the transfers of a communicator. A wait for one transfer advances all transfers,
+// so two ranks that wait for different transfers do not deadlock.
 //
-// Nothing here has threads: a Progress and its transfers belong to one thread at a time.
+// There are no threads: one thread at a time may use a Progress and its transfers.
 
 #pragma once
 
@@ -22,7 +22,7 @@
 
 namespace tern::mpi::detail {
 
-/// Where a transfer stands: its innermost coroutine, and what that one waits for.
+/// The position of a transfer: its innermost coroutine, and what this coroutine waits for.
 struct Course {
   std::coroutine_handle<> innermost = {};
   std::function<bool()> can_go_on = {};
@@ -105,7 +105,7 @@ class [[nodiscard]] Steps {
   std::coroutine_handle<promise_type> handle_;
 };
 
-/// Waits until the function returns true. What it throws, the coroutine throws.
+/// Waits until the function returns true. If the function throws, the coroutine throws.
 class [[nodiscard]] until {
  public:
   explicit until(std::function<bool()> is_ready) : is_ready_(std::move(is_ready)) {}
@@ -140,7 +140,7 @@ struct Transfer {
     steps.begin(course);
   }
 
-  /// Goes on as far as possible without a wait. Returns whether the transfer is over.
+  /// Advances as far as possible without a wait. Returns whether the transfer is over.
   bool advance() {
     while (!is_over) {
       if (course.can_go_on) {

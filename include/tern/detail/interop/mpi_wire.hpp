@@ -1,9 +1,9 @@
 // Not part of the interface.
 //
-// What ranks tell each other before bytes travel: descriptions of memory, and errors. A header is
-// the format's name and a JSON object with sorted keys, without spaces that depend on the writer,
-// so that equal descriptions have equal bytes. python/ternmem/_mpi_wire.py reads and writes the
-// same headers. Functions throw BadFormat for a header that is none.
+// The headers that ranks exchange before bytes travel: descriptions of memory, and errors. A header
+// is the name of the format and a JSON object. Keys are sorted and spaces are fixed, so that equal
+// descriptions have equal bytes. python/ternmem/_mpi_wire.py reads and writes the same headers.
+// Functions throw BadFormat for invalid headers.
 
 #pragma once
 
@@ -30,9 +30,9 @@ namespace tern::mpi::detail {
 
 /// The first bytes of every header. The digit changes with the format.
 inline constexpr std::string_view magic = "TERNMPI1";
-/// What each rank tells all others after a disagreement.
+/// The bytes that each rank sends to all others after a disagreement.
 inline constexpr std::size_t block_bytes = 4096;
-/// Staged memory travels in pieces of this size, through two of them.
+/// Staged memory travels in pieces of this size: two at a time for messages, one for collectives.
 inline constexpr std::size_t piece_bytes = std::size_t{4} << 20;
 
 /// A value of JSON, without fractions.
