@@ -177,6 +177,14 @@ class PoolUnseen : public testing::Test {
 };
 
 TEST_F(PoolUnseen, AreAllQueriedBeforeThePoolGrows) {
+  // A request polls for a while before the pool grows. After a request that did so in vain, the next
+  // one does not.
+  const Stream busy(device);
+  const std::uint64_t hold = sim::hold(busy);
+  pool.deallocate(pool.allocate({.bytes = 64 * mib, .stream = busy}), busy);
+  const Block grown = pool.allocate({.bytes = 64 * mib});
+  sim::resume(device, hold);
+  busy.synchronize();
   std::vector<Stream> streams;
   for (int i = 0; i < 32; ++i) streams.emplace_back(device);
   free_on(streams, 1);
@@ -186,6 +194,7 @@ TEST_F(PoolUnseen, AreAllQueriedBeforeThePoolGrows) {
   EXPECT_EQ(pool.pool_statistics().held_bytes, held);
   EXPECT_EQ(pool.pool_statistics().in_flight_bytes, 0u);
   pool.deallocate(all, {});
+  pool.deallocate(grown, {});
 }
 
 TEST_F(PoolUnseen, ReportAllPassedFreesInOneQuery) {
