@@ -34,11 +34,11 @@ patience = 60.0
 
 
 def column() -> tern.Column:
-    return tern.Column(["a", None, "bcd"])
+    return tern.Column(["a", None, "bcd"], device="host")
 
 
 def table() -> tern.Table:
-    return tern.Table({"key": tern.Column([3, 1, 2], "int64"), "text": column()})
+    return tern.Table({"key": tern.Column([3, 1, 2], "int64", "host"), "text": column()})
 
 
 def values(device: tern.Device) -> dict[str, Any]:

@@ -20,7 +20,7 @@ links = (["--rate=160", "--mib=10"], ["--rate=40", "--mib=5"])
 
 def test_large_transfers_arrive_whole_and_use_most_of_the_link() -> None:
     for one in links:
-        command = [sys.executable, "-B", program, *one, "--repeats=4", "--goal=70"]
+        command = [sys.executable, "-B", str(program), *one, "--repeats=4", "--goal=70"]
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
         if ended.returncode == not_permitted:
             pytest.skip(ended.stderr.strip())

@@ -34,7 +34,7 @@ template <class Number>
   return true;
 }
 
-[[nodiscard]] std::optional<Address> read(std::string_view text) noexcept {
+[[nodiscard]] std::optional<Address> parsed(std::string_view text) noexcept {
   Address address;
   if (take_field(text) != scheme) return std::nullopt;
   if (!read_number(take_field(text), 10, address.pid)) return std::nullopt;
@@ -54,7 +54,7 @@ std::string print(const Address& address) {
 }
 
 Result<Address> try_parse(std::string_view text, CallSite site) noexcept {
-  if (const std::optional<Address> address = read(text); address && address->pid != 0) {
+  if (const std::optional<Address> address = parsed(text); address && address->pid != 0) {
     return *address;
   }
   return Failure(ErrorCode::bad_format,

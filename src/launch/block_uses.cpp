@@ -30,7 +30,7 @@ struct UseTable {
 };
 
 /// Never destroyed: static objects may use recorders at the end of the process.
-UseTable& table() noexcept {
+UseTable& use_table() noexcept {
   static UseTable* const there = new UseTable;
   return *there;
 }
@@ -38,7 +38,7 @@ UseTable& table() noexcept {
 }  // namespace
 
 Result<std::shared_ptr<UseRecord>> try_uses_of(const Block& block, CallSite site) noexcept try {
-  UseTable& all = table();
+  UseTable& all = use_table();
   const std::lock_guard lock(all.mutex);
   if (all.records.size() >= all.sweep_at) all.sweep();
   std::shared_ptr<UseRecord>& record = all.records[block.generation.value()];
@@ -49,14 +49,14 @@ Result<std::shared_ptr<UseRecord>> try_uses_of(const Block& block, CallSite site
 }
 
 std::shared_ptr<UseRecord> find_uses_of(const Block& block) noexcept {
-  UseTable& all = table();
+  UseTable& all = use_table();
   const std::lock_guard lock(all.mutex);
   const auto found = all.records.find(block.generation.value());
   return found == all.records.end() ? nullptr : found->second;
 }
 
 std::size_t block_use_records() noexcept {
-  UseTable& all = table();
+  UseTable& all = use_table();
   const std::lock_guard lock(all.mutex);
   return all.records.size();
 }

@@ -134,8 +134,8 @@ ProcessIdentity process_of(const SharedSlot& slot) noexcept {
 
 }  // namespace
 
-SharedSegment::SharedSegment(std::string path, bool is_member) noexcept
-    : path_(std::move(path)), is_member_(is_member), process_(process_generation()) {}
+SharedSegment::SharedSegment(std::string path) noexcept
+    : path_(std::move(path)), process_(process_generation()) {}
 
 SharedSegment::~SharedSegment() {
   // A forked child has inherited the memory, and not the slot.
@@ -154,7 +154,7 @@ Result<std::unique_ptr<SharedSegment>> SharedSegment::try_join(const JoinOptions
     return checked.failure();
   }
   std::unique_ptr<SharedSegment> segment(
-      new SharedSegment(path_of(options.name, options.folder), true));
+      new SharedSegment(path_of(options.name, options.folder)));
   if (Result<void> opened = segment->try_open(options.name, options.limit.has_value()); !opened) {
     return opened.failure();
   }
@@ -168,7 +168,7 @@ Result<std::unique_ptr<SharedSegment>> SharedSegment::try_join(const JoinOptions
 Result<std::unique_ptr<SharedSegment>> SharedSegment::try_inspect(std::string_view name,
                                                                   const std::string& folder) {
   if (Result<void> checked = check_name(name, "shared budget"); !checked) return checked.failure();
-  std::unique_ptr<SharedSegment> segment(new SharedSegment(path_of(name, folder), false));
+  std::unique_ptr<SharedSegment> segment(new SharedSegment(path_of(name, folder)));
   segment->file_ = open(segment->path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   const int code = errno;
   if (segment->file_ < 0 && code == ENOENT) {

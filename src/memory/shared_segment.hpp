@@ -157,7 +157,7 @@ class SharedSegment {
   [[nodiscard]] unsigned slot() const noexcept { return slot_; }
 
  private:
-  SharedSegment(std::string path, bool is_member) noexcept;
+  explicit SharedSegment(std::string path) noexcept;
 
   /// Opens the file and waits for its flock().
   [[nodiscard]] Result<void> try_open(std::string_view name, bool may_create) noexcept;
@@ -189,7 +189,6 @@ class SharedSegment {
   void unlock() noexcept;
 
   const std::string path_;
-  const bool is_member_;
   const std::uint64_t process_;
   int file_ = -1;
   SharedHeader* header_ = nullptr;

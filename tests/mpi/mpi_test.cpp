@@ -388,9 +388,22 @@ TEST_P(MpiOn, CollectivesThatDifferAreAnErrorOnAllRanks) {
   EXPECT_THROW(comm.allreduce(x), SizeMismatch);
   EXPECT_THROW(comm.bcast(x, 0), SizeMismatch);
   const Buffer same = x.slice(0, 9);
-  EXPECT_THROW(comm.bcast(same, comm.rank() == 1 ? 1 : 0), InvalidArgument);
-  EXPECT_THROW(comm.allreduce(same, comm.rank() == 3 ? Reduction::min : Reduction::max),
-               InvalidArgument);
+  const auto text_of_invalid = [](auto call) {
+    try {
+      call();
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  const std::string roots =
+      text_of_invalid([&] { comm.bcast(same, comm.rank() == 1 ? 1 : 0); });
+  EXPECT_NE(roots.find("with root 0, and rank 1 calls bcast"), roots.npos) << roots;
+  EXPECT_NE(roots.find("with root 1."), roots.npos) << roots;
+  const std::string operations = text_of_invalid(
+      [&] { comm.allreduce(same, comm.rank() == 3 ? Reduction::min : Reduction::max); });
+  EXPECT_NE(operations.find("'max', and rank 3 calls allreduce"), operations.npos) << operations;
+  EXPECT_NE(operations.find("'min'."), operations.npos) << operations;
   EXPECT_THROW(comm.allreduce(same, Reduction::band), Unsupported);
   EXPECT_THROW(comm.allgather(same, x), SizeMismatch);
   Buffer unwritten(device, Shape{9}, DType::f32);

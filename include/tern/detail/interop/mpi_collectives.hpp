@@ -354,8 +354,15 @@ class Collectives {
       }
     }
     const auto describes = [](const Json& fields, int rank) {
-      const std::string& call = member<std::string>(fields, "call", rank);
-      return fields.find("dtype") == nullptr ? call : call + " of " + text_of(fields, rank);
+      std::string text = member<std::string>(fields, "call", rank);
+      if (fields.find("dtype") != nullptr) text += " of " + text_of(fields, rank);
+      if (fields.find("root") != nullptr) {
+        text += " with root " + std::to_string(member<std::int64_t>(fields, "root", rank));
+      }
+      if (fields.find("op") != nullptr) {
+        text += " with operation '" + member<std::string>(fields, "op", rank) + "'";
+      }
+      return text;
     };
     for (const char* const name : {"call", "root", "op", "dtype", "shape"}) {
       for (int rank = 1; rank < ranks_.size; ++rank) {
