@@ -187,7 +187,9 @@ void Server::grant_if_possible(Connection& connection) noexcept {
 }
 
 bool Server::is_round_over(const Export& share) const noexcept {
-  if (share.is_exporters_turn || share.returns == 0) return false;
+  if (share.is_exporters_turn) return false;
+  // If the last importer has ended between its turns, nobody is left to return the array.
+  if (share.returns == 0) return share.gone_pid != 0 && count_importers(share) == 0;
   return std::ranges::none_of(connections_, [&](const Connection& one) {
     return one.share == &share && !one.is_over && (one.has_turn || one.round != share.round);
   });
@@ -215,6 +217,14 @@ Result<void> Server::try_acquire(std::uint64_t id, Timeout timeout, CallSite sit
   }
   share->is_exporters_turn = true;
   const std::uint32_t lost = std::exchange(share->lost_pid, 0);
+  if (share->returns == 0) {
+    return Failure(ErrorCode::peer_lost,
+                   "process {pid} ended before its turn on shared array {id}, and no importer is "
+                   "left. Open the array in another process, and publish it again.",
+                   site)
+        .with("pid", std::exchange(share->gone_pid, 0))
+        .with("id", id);
+  }
   if (lost == 0) return {};
   return Failure(ErrorCode::peer_lost,
                  "process {pid} ended during its turn on shared array {id}, so the elements may be "
@@ -330,6 +340,7 @@ void Server::answer_open(Connection& connection, const Message& message) noexcep
   const std::string_view backend = share->terms.backend.substr(0, reply.backend.size() - 1);
   std::ranges::copy(backend, reply.backend.begin());
   connection.share = share;
+  share->gone_pid = 0;
   if (!send(connection.socket, reply, share->memory.get())) end(connection, false);
 }
 
@@ -341,6 +352,8 @@ void Server::end(Connection& connection, bool left) noexcept {
   if (share != nullptr && connection.has_turn) {
     ++share->returns;
     if (!left) share->lost_pid = connection.pid;
+  } else if (share != nullptr && !left) {
+    share->gone_pid = connection.pid;
   }
   connection.has_turn = false;
   changed_.notify_all();

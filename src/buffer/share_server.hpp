@@ -80,6 +80,7 @@ class Server {
     std::uint64_t round = 0;
     std::uint64_t returns = 0;   // of this round
     std::uint32_t lost_pid = 0;  // of an importer that ended during its turn
+    std::uint32_t gone_pid = 0;  // of an importer that ended between its turns; 0 after an open()
     bool is_exporters_turn = true;
   };
   struct Connection {

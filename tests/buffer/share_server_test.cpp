@@ -140,6 +140,28 @@ TEST_F(ShareServer, NamesTheImporterThatEndedDuringItsTurn) {
   EXPECT_TRUE(acquire(address));
 }
 
+TEST_F(ShareServer, DoesNotWaitForeverIfTheLastImporterEndedBetweenItsTurns) {
+  const Address address = add();
+  { const Client gone = open(address); }
+  while (server->importers(address.id) != 0) std::this_thread::yield();
+  server->publish(address.id);
+  test::refused(acquire(address), ErrorCode::peer_lost);
+  {
+    const Client gone = open(address);
+    server->publish(address.id);
+  }
+  const Failure failure = test::refused(acquire(address), ErrorCode::peer_lost);
+  EXPECT_EQ(failure.number("pid"), static_cast<std::uint64_t>(getpid()));
+  // The exporter has the turn. An importer that left on purpose is no reason to stop waiting.
+  server->publish(address.id);
+  open(address).leave();
+  test::refused(acquire(address, 1ms), ErrorCode::timeout);
+  Client next = open(address);
+  expect_turn(next);
+  next.give_back();
+  EXPECT_TRUE(acquire(address));
+}
+
 TEST_F(ShareServer, TellsImportersThatAnExportIsClosed) {
   const Address address = add();
   Client client = open(address);

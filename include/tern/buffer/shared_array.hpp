@@ -122,9 +122,9 @@ class TERN_EXPORT SharedBuffer {
   }
   /// Waits for the next turn. Work that is submitted afterwards, to any stream, comes after the
   /// work of the previous turns. Fails with peer_lost if the exporter has ended or has closed the
-  /// array. On the exporter, fails once with peer_lost if an importer ended during its turn; the
-  /// exporter then has the turn. Fails with timeout, which changes nothing, and with
-  /// access_conflict if this array has the turn.
+  /// array. On the exporter, fails once with peer_lost if an importer ended during its turn, or if
+  /// the last importer ended between its turns; the exporter then has the turn. Fails with timeout,
+  /// which changes nothing, and with access_conflict if this array has the turn.
   Result<void> try_acquire(std::optional<std::chrono::milliseconds> timeout = {},
                            CallSite site = CallSite::here()) noexcept;
   void acquire(std::optional<std::chrono::milliseconds> timeout = {},
