@@ -131,7 +131,7 @@ class Communicator {
   ~Communicator() {
     try {
       leave();
-    } catch (...) {  // NOLINT: a destructor has nobody to tell
+    } catch (...) {  // NOLINT: a destructor must not throw
     }
   }
 

@@ -144,7 +144,7 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   /// Returns whether the limit also bounds what pools hold (BudgetOptions::bounds_held).
   [[nodiscard]] bool bounds_held() const noexcept { return bounds_held_; }
 
-  /// The limit of this budget itself; max_request_bytes if there is none.
+  /// The limit of this budget, without those above it; max_request_bytes for unlimited().
   [[nodiscard]] std::size_t limit_bytes() const noexcept { return limit().value_bytes(); }
   [[nodiscard]] bool has_limit() const noexcept { return limit().is_finite(); }
   /// Admitted, provisional and reserved bytes together.

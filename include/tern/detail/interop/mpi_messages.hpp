@@ -303,7 +303,7 @@ class Messages {
     co_await receive_all(ranks_.headers, &room, source, tag);
   }
 
-  /// Exchanges rows with the neighbours; -1 where there is none.
+  /// Exchanges rows with the neighbours `before` and `after`; -1 stands for no neighbour.
   Steps<> exchange(Memory grid, std::size_t width, int before, int after, StreamRef stream) {
     const std::size_t rows = grid.shape().rank() > 0 ? grid.shape().extent(0) : 0;
     std::exception_ptr error;
