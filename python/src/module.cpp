@@ -42,5 +42,6 @@ NB_MODULE(_core, module) {
   add_recorder(module);
   add_trace(module);
   add_shared(module);
+  add_c_api(module);
   add_owner(module);
 }

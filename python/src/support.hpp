@@ -45,6 +45,7 @@ void add_arrays(nb::module_& module);
 void add_recorder(nb::module_& module);
 void add_trace(nb::module_& module);
 void add_shared(nb::module_& module);
+void add_c_api(nb::module_& module);
 
 /// Returns the line of Python code that called into the module. Frames of the package itself are
 /// skipped. The strings of the result are never freed; a process has one copy of each.

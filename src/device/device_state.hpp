@@ -74,6 +74,10 @@ struct StreamState {
   [[nodiscard]] static bool is_lent(std::uint64_t word, StreamId name_of_it) noexcept {
     return ((word ^ name_of_it.value()) & number_mask) == 0 && (word & loans_mask) != 0;
   }
+  /// Returns true if `word` names this stream and the device keeps it.
+  [[nodiscard]] static bool is_kept_as(std::uint64_t word, StreamId name_of_it) noexcept {
+    return ((word ^ name_of_it.value()) & number_mask) == 0 && (word & is_kept) != 0;
+  }
   /// Returns true if this slot holds the stream `name_of_it` and the stream accepts work. A relaxed
   /// load is sufficient, because a stream must not end while it is in use.
   [[nodiscard]] bool is_open_as(StreamId name_of_it) const noexcept {
@@ -346,6 +350,9 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// Returns true if the mark has no event, and gets none until the idle stream is borrowed again.
   /// A wait for such a mark waits for the whole device. Requests an event from the next loan.
   [[nodiscard]] bool is_out_of_reach(Mark mark) noexcept;
+  /// Waits until the device has passed all work of the context, and so everything that idle streams
+  /// promised.
+  [[nodiscard]] Result<void> settle_idle() noexcept;
   /// Ends a stream: waits for StreamPins, records a last event for pending marks (the seal), and
   /// destroys the driver's stream. See docs/architecture.md.
   void end_stream(StreamRef stream) noexcept;
@@ -481,8 +488,6 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// if there are none.
   [[nodiscard]] bool hand_over_to_loans(const std::shared_ptr<DeviceState>& state) noexcept;
   [[nodiscard]] bool has_loans() const noexcept;
-  /// Waits until the device has passed everything that idle streams promised.
-  [[nodiscard]] Result<void> settle_idle() noexcept;
   /// Ends all idle streams. Those that still exist get a new state when they are borrowed again.
   void retire_idle() noexcept;
   /// Waits for the streams that the backend does not know: those that the device keeps, and those
@@ -604,10 +609,17 @@ class DeviceScope {
 /// a stream while holding one.
 class StreamPin {
  public:
-  explicit StreamPin(StreamRef stream) noexcept : state_(DeviceState::state_of(stream)) {
+  /// Whether a stream that the device keeps and nobody borrows can be pinned. Its owner may have
+  /// destroyed it, so the caller may take marks and must not call the driver with the handle.
+  enum class Idle : std::uint8_t { refused, accepted };
+
+  explicit StreamPin(StreamRef stream, Idle idle = Idle::refused) noexcept
+      : state_(DeviceState::state_of(stream)) {
     if (state_ == nullptr) return;
     const std::uint64_t before = state_->use.fetch_add(StreamState::one_pin);
-    if ((before & StreamState::is_claimed) == 0 && StreamState::is_lent(before, stream.id())) {
+    if ((before & StreamState::is_claimed) == 0 &&
+        (StreamState::is_lent(before, stream.id()) ||
+         (idle == Idle::accepted && StreamState::is_kept_as(before, stream.id())))) {
       return;
     }
     state_->use.fetch_sub(StreamState::one_pin);

@@ -601,6 +601,11 @@ Result<void> Pool::free_slow(const Block& block, const BlockPlace* place, Stream
         .with("a", device_.spec())
         .with("b", Place::device(id.device()).text());
   }
+  // A foreign stream between two loans still has marks, and the free needs no more than that.
+  if (const StreamPin idle(stream, StreamPin::Idle::accepted); idle) {
+    const Mark last_use{id, DeviceState::state_of(stream)->promise_next_of_free()};
+    return free_pinned(stream, last_use, block, site);
+  }
   // The stream has ended. If it allocated from this pool, it left a mark after its work; otherwise
   // wait for all work.
   const bool has_mark = place->stream.load(std::memory_order_relaxed) == id;
@@ -612,14 +617,21 @@ Result<void> Pool::free_slow(const Block& block, const BlockPlace* place, Stream
   return try_free(block, StreamRef(), site);
 }
 
-Result<void> Pool::free_elsewhere(Descriptor& range, StreamCache& home, StreamRef stream,
-                                  Mark last_use, const Block& block,
-                                  const CallSite& site) noexcept {
-  const StreamId id = stream.id();
+Result<void> Pool::free_elsewhere(const BlockPlace* place, StreamRef stream, Mark last_use,
+                                  const Block& block, const CallSite& site) noexcept {
   // The owner of the stream may end it in another thread. Then a mark must follow its work and this
   // free.
   const StreamPin stay(stream);
-  if (id && !stay) return free_slow(block, range.place, stream, site);
+  if (stream.id() && !stay) return free_slow(block, place, stream, site);
+  return free_pinned(stream, last_use, block, site);
+}
+
+Result<void> Pool::free_pinned(StreamRef stream, Mark last_use, const Block& block,
+                               const CallSite& site) noexcept {
+  const BlockPlace& place = *find_place(block.generation.slot());
+  auto& range = *reinterpret_cast<Descriptor*>(place.note.load(std::memory_order_relaxed));
+  StreamCache& home = *range.home.load(std::memory_order_relaxed);
+  const StreamId id = stream.id();
   if (id && !try_cache(id.slot())) {
     // Without memory for the cache of the stream, wait for the stream.
     if (Result<void> waited = Device::try_wait(last_use, site);
@@ -653,7 +665,12 @@ void Pool::finish_free(Descriptor& range, StreamRef stream, Mark last_use, const
   if (host_shares_ && last_use) DeviceState::state_of(stream)->need_seal();
   if (wants_notes_) {
     if (id && last_use) {
-      stream.note_subrelease(as_note(block), site);
+      // A stream that nobody borrows takes no note.
+      if (stream.is_usable()) {
+        stream.note_subrelease(as_note(block), site);
+      } else {
+        device_.note_subrelease(as_note(block), site);
+      }
       // Another thread may have recorded the mark before the free was announced; the next mark
       // covers it.
       last_use.sequence = DeviceState::state_of(stream)->promise_next_of_free();

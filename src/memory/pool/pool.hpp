@@ -319,9 +319,12 @@ class Pool final : private trace::RecordingListener {
   /// lock held.
   [[nodiscard]] Descriptor* put_slow(StreamCache& cache, Descriptor& range) noexcept;
   /// Frees a block on another stream than it was allocated on, or with a checker to notify.
-  [[nodiscard]] Result<void> free_elsewhere(Descriptor& range, StreamCache& home, StreamRef stream,
+  [[nodiscard]] Result<void> free_elsewhere(const BlockPlace* place, StreamRef stream,
                                             Mark last_use, const Block& block,
                                             const CallSite& site) noexcept;
+  /// The same, for a stream that cannot end meanwhile.
+  [[nodiscard]] Result<void> free_pinned(StreamRef stream, Mark last_use, const Block& block,
+                                         const CallSite& site) noexcept;
   [[nodiscard]] bool can_use(StreamRef stream) const noexcept;
   void finish_free(Descriptor& range, StreamRef stream, Mark last_use, const Block& block,
                    CallSite site) noexcept;
@@ -549,7 +552,7 @@ inline Result<void> Pool::try_free(const Block& block, StreamRef stream,
   // be destroyed.
   if (!is_plain_.load(std::memory_order_relaxed) || home_of(id) != home.slot ||
       place->stream.load(std::memory_order_relaxed) != id) {
-    return free_elsewhere(range, home, stream, last_use, block, site);
+    return free_elsewhere(place, stream, last_use, block, site);
   }
   Descriptor* leaving = nullptr;
   StreamId newest = id;

@@ -1,0 +1,261 @@
+/* The C API of Tern: memory pools and budgets for other languages, and for plug-ins of other
+ * libraries.
+ *
+ *   tern_device* gpu;
+ *   tern_resource* pool;
+ *   void* address;
+ *   tern_open_device("cuda:0", &gpu);
+ *   tern_make_pool(gpu, NULL, &pool);
+ *   if (tern_allocate(pool, 4096, 0, stream, &address) != TERN_OK) puts(tern_last_error());
+ *   tern_free(address, stream);
+ *   tern_release_resource(pool);
+ *   tern_release_device(gpu);
+ *
+ * libtern and the Python module ternmem export these functions. All plug-ins that are in one process
+ * should use the same one of the two: then they share devices, pools and budgets.
+ *
+ * Errors. A function that can fail returns a tern_status, and TERN_OK is 0. tern_last_error() returns
+ * the message of the last failure of this thread. A failed call changes nothing. No function throws
+ * an exception, except those of PyTorch at the end.
+ *
+ * Streams are handles of the driver: a CUstream or cudaStream_t as void*. NULL and the handles 1 and
+ * 2 are the driver's default streams. A handle must be valid during the call. The driver may use a
+ * handle again for another stream: Tern notices.
+ *
+ * Lifetime. Each object is released once. Memory keeps its resource, and a resource keeps its budget
+ * and its device: releasing a handle never invalidates memory.
+ *
+ * Threads. All functions are thread-safe. A forked child can free memory, which does nothing;
+ * every other call fails with TERN_AFTER_FORK.
+ *
+ * Stability. The version of the ABI grows when functions are added. Functions never change their
+ * meaning, and structures grow at their end: the caller sets struct_bytes to the size that it knows.
+ */
+
+#ifndef TERN_C_TERN_H
+#define TERN_C_TERN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TERN_C_API __attribute__((visibility("default")))
+#define TERN_ABI_VERSION 1
+
+typedef struct tern_device tern_device;
+typedef struct tern_resource tern_resource;
+typedef struct tern_budget tern_budget;
+
+typedef enum tern_status {
+  TERN_OK = 0,
+  TERN_OUT_OF_MEMORY = 1,    /* the device or the pool has no memory */
+  TERN_OUT_OF_BUDGET = 2,    /* a budget is at its limit */
+  TERN_NOT_LIVE = 3,         /* no live memory begins at the address */
+  TERN_INVALID_ARGUMENT = 4, /* null, a bad size, alignment or option */
+  TERN_INVALID_DEVICE = 5,   /* no such device, or memory of another device */
+  TERN_STREAM_MISUSE = 6,    /* the stream has ended, or is being captured */
+  TERN_UNSUPPORTED = 7,
+  TERN_AFTER_FORK = 8,
+  TERN_DEVICE_LOST = 9,
+  TERN_FAILED = 10 /* anything else; tern_last_error() names it */
+} tern_status;
+
+typedef enum tern_memory_kind {
+  TERN_DEVICE_MEMORY = 0,
+  TERN_PINNED_MEMORY = 1,
+  TERN_MANAGED_MEMORY = 2
+} tern_memory_kind;
+
+/* --- Version and errors */
+
+/* Returns TERN_ABI_VERSION of the library. A larger version has all functions of a smaller one. */
+TERN_C_API uint32_t tern_abi_version(void);
+/* Returns the version of the library, such as "0.1.0". */
+TERN_C_API const char* tern_version(void);
+/* Returns the message of the last failed call of this thread, or "". Valid until the next failure
+ * of this thread. */
+TERN_C_API const char* tern_last_error(void);
+/* Returns the enumerator, such as "TERN_OUT_OF_MEMORY". */
+TERN_C_API const char* tern_status_name(tern_status status);
+
+/* --- Devices */
+
+/* Opens a device by its spec, such as "cuda:0" or "sim". Opening a spec twice returns the same
+ * device. A device stays open until the process ends. */
+TERN_C_API tern_status tern_open_device(const char* spec, tern_device** device);
+TERN_C_API void tern_release_device(tern_device* device);
+/* Returns the free and total bytes of the device. */
+TERN_C_API tern_status tern_device_memory(const tern_device* device, size_t* free_bytes,
+                                          size_t* total_bytes);
+TERN_C_API tern_status tern_synchronize(const tern_device* device);
+
+/* --- Resources and budgets */
+
+typedef struct tern_pool_options {
+  size_t struct_bytes; /* sizeof(tern_pool_options) */
+  tern_memory_kind kind;
+  size_t limit_bytes;   /* the most memory that the pool holds; 0: no limit */
+  size_t initial_bytes; /* memory that the pool allocates now */
+} tern_pool_options;
+
+/* Makes a pool. Null options select a pool of device memory without a limit. */
+TERN_C_API tern_status tern_make_pool(const tern_device* device, const tern_pool_options* options,
+                                      tern_resource** pool);
+/* Returns the default resource of the device, which also serves the buffers of C++ and Python. */
+TERN_C_API tern_status tern_default_resource(const tern_device* device, tern_memory_kind kind,
+                                             tern_resource** resource);
+/* Makes a budget of at most `limit_bytes`; SIZE_MAX means no limit. A parent, which may be null, is
+ * charged for the same bytes. */
+TERN_C_API tern_status tern_make_budget(const char* name, size_t limit_bytes,
+                                        const tern_budget* parent, tern_budget** budget);
+TERN_C_API tern_status tern_set_budget_limit(const tern_budget* budget, size_t limit_bytes);
+TERN_C_API void tern_release_budget(tern_budget* budget);
+/* Returns a resource that charges each block of `upstream` to the budget. */
+TERN_C_API tern_status tern_make_budget_resource(const tern_resource* upstream,
+                                                 const tern_budget* budget,
+                                                 tern_resource** resource);
+/* Names the memory that is allocated through this handle, for reports and errors. */
+TERN_C_API tern_status tern_set_tag(tern_resource* resource, const char* tag);
+TERN_C_API void tern_release_resource(tern_resource* resource);
+
+/* --- Memory */
+
+/* Allocates memory for use in the order of the stream. `alignment` is a power of two, or 0 for the
+ * default of 256 bytes. Writes null for 0 bytes. Memory that is allocated on a stream while the
+ * stream is being captured is not reused by others before it is freed, but is not part of the graph:
+ * see tern_begin_arena(). */
+TERN_C_API tern_status tern_allocate(tern_resource* resource, size_t bytes, size_t alignment,
+                                     void* stream, void** address);
+/* Frees memory of any resource in the order of the stream: earlier work of the stream may still use
+ * the memory. Freeing null does nothing. Frees of unknown addresses and second frees fail with
+ * TERN_NOT_LIVE. */
+TERN_C_API tern_status tern_free(void* address, void* stream);
+/* Frees memory in the order of the stream that allocated it, which may have been destroyed. */
+TERN_C_API tern_status tern_free_in_order(void* address);
+/* States that another stream uses the memory too, until it is freed. */
+TERN_C_API tern_status tern_record_use(void* address, void* stream);
+
+typedef struct tern_block {
+  size_t struct_bytes; /* sizeof(tern_block) */
+  void* address;
+  size_t bytes;        /* granted, at least the requested size */
+  const char* tag;     /* "" without a tag; valid until the process ends */
+  const char* device;  /* the spec; valid while the device is open */
+} tern_block;
+
+/* Finds the live memory that begins at the address. */
+TERN_C_API tern_status tern_find_block(const void* address, tern_block* block);
+
+typedef struct tern_statistics {
+  size_t struct_bytes; /* sizeof(tern_statistics) */
+  size_t live_bytes;   /* allocated and not freed */
+  size_t live_blocks;
+  size_t peak_live_bytes;
+  size_t pending_bytes; /* freed, but a stream may still use them */
+  size_t held_bytes;    /* of the resource: allocated from the driver */
+  size_t peak_held_bytes;
+  size_t limit_bytes; /* of the pool and its budgets; 0: no limit */
+  uint64_t allocations;
+  uint64_t frees;
+  uint64_t refusals;     /* allocations that failed */
+  uint64_t driver_calls; /* by the pool */
+} tern_statistics;
+
+/* Returns the figures of a resource. Fields that it does not have are 0. */
+TERN_C_API tern_status tern_get_statistics(const tern_resource* resource,
+                                           tern_statistics* statistics);
+/* Restarts peak_live_bytes at the live bytes of now, where the resource charges a budget. */
+TERN_C_API tern_status tern_reset_peak(tern_resource* resource);
+
+typedef struct tern_budget_statistics {
+  size_t struct_bytes;  /* sizeof(tern_budget_statistics) */
+  size_t limit_bytes;   /* SIZE_MAX: no limit */
+  size_t used_bytes;    /* live and pending */
+  size_t pending_bytes; /* freed, but a stream may still use them */
+  size_t peak_bytes;
+} tern_budget_statistics;
+TERN_C_API tern_status tern_get_budget_statistics(const tern_budget* budget,
+                                                  tern_budget_statistics* statistics);
+
+/* Returns unused memory to the driver until at most `keep_bytes` are held. Writes the number of
+ * bytes that were returned; `released_bytes` may be null. */
+TERN_C_API tern_status tern_trim(tern_resource* resource, size_t keep_bytes,
+                                 size_t* released_bytes);
+/* Writes the live blocks of all resources of a device, at most `capacity`, and their number, which
+ * may be larger. Blocks that other threads allocate or free meanwhile may be left out. */
+TERN_C_API tern_status tern_snapshot(const tern_device* device, tern_block* blocks,
+                                     size_t capacity, size_t* count);
+
+/* --- Arenas: the memory of CUDA graphs
+ *
+ * A graph uses the same addresses at each launch. While an arena is open, allocations through
+ * tern_plugin_allocate() come from the arena if the filter returns true for their stream. What is
+ * freed is used again in the same arena only. */
+
+typedef struct tern_arena_id {
+  uint64_t first, second;
+} tern_arena_id;
+typedef int (*tern_stream_filter)(void* context, void* stream);
+
+/* Opens the arena of a device for allocations. An unknown id makes a new arena over the plug-in's
+ * resource. A null filter accepts all streams. One arena per device can be open several times. */
+TERN_C_API tern_status tern_begin_arena(int ordinal, tern_arena_id id, tern_stream_filter filter,
+                                        void* context);
+/* Closes the arena: later allocations do not use it. */
+TERN_C_API tern_status tern_end_arena(int ordinal, tern_arena_id id);
+/* Gives up one use of the arena: tern_begin_arena() counts one. With the last one and the last block
+ * the memory returns to the resource, after the device has completed its work. */
+TERN_C_API tern_status tern_release_arena(int ordinal, tern_arena_id id);
+/* Returns the bytes that an arena holds, and the bytes that one chunk for the same calls needs. */
+TERN_C_API tern_status tern_get_arena(int ordinal, tern_arena_id id, size_t* held_bytes,
+                                      size_t* needed_bytes);
+/* Makes the next arena that tern_begin_arena() makes on the device hold this many bytes from the
+ * beginning. */
+TERN_C_API tern_status tern_reserve_arena(int ordinal, size_t bytes);
+/* Begins and ends a rehearsal: the allocations of the calling thread in between run as usual, and
+ * the result is the exact size of an arena for the same allocations. */
+TERN_C_API tern_status tern_begin_rehearsal(int ordinal);
+TERN_C_API tern_status tern_end_rehearsal(int ordinal, size_t* needed_bytes);
+
+/* --- Plug-ins: the functions that other libraries call, which have no place for a resource
+ *
+ * Each library has a number of its own, so that each can have a budget of its own. */
+
+typedef enum tern_library { TERN_TORCH = 0, TERN_CUPY = 1, TERN_NUMBA = 2, TERN_OTHER = 3 } tern_library;
+
+/* Sets the resource for the memory that a library allocates on the CUDA device with this ordinal.
+ * Memory that it has already allocated stays where it is. A null resource removes it. */
+TERN_C_API tern_status tern_set_plugin(tern_library library, int ordinal,
+                                       const tern_resource* resource);
+/* Returns a new handle of that resource, or TERN_INVALID_DEVICE if there is none. */
+TERN_C_API tern_status tern_get_plugin(tern_library library, int ordinal,
+                                       tern_resource** resource);
+TERN_C_API tern_status tern_plugin_allocate(tern_library library, int ordinal, size_t bytes,
+                                            void* stream, void** address);
+
+/* CuPy: `stream` is a handle. Frees are in the order of the stream that allocated the memory.
+ * Returns null on failure. */
+TERN_C_API void* tern_cupy_malloc(void* stream, size_t bytes, int ordinal);
+TERN_C_API void tern_cupy_free(void* stream, void* address, int ordinal);
+
+/* PyTorch. Null on failure: a MemPool then throws torch.OutOfMemoryError. */
+TERN_C_API void* tern_torch_malloc(size_t bytes, int ordinal, void* stream);
+TERN_C_API void tern_torch_free(void* address, size_t bytes, int ordinal, void* stream);
+/* Like tern_torch_malloc(), but throws a std::runtime_error, because torch.cuda.memory.
+ * change_current_allocator() does not check for null. */
+TERN_C_API void* tern_torch_malloc_or_throw(size_t bytes, int ordinal, void* stream);
+TERN_C_API void tern_torch_record_stream(void* address, void* stream);
+TERN_C_API void* tern_torch_base(void* address, size_t* bytes);
+TERN_C_API void tern_torch_empty_cache(void);
+TERN_C_API void tern_torch_set_fraction(double fraction, int ordinal);
+/* tern_torch_begin_pool, tern_torch_end_pool and tern_torch_release_pool take C++ types and are
+ * exported for PyTorch only. */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

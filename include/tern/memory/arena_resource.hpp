@@ -1,0 +1,87 @@
+// An ArenaResource is the memory of one CUDA graph: it belongs to the graph until the graph is gone.
+//
+//   auto arena = std::make_shared<ArenaResource>(pool, ArenaOptions{.bytes = needed});
+//   ... capture a graph whose buffers come from the arena ...
+//   ... launch the graph; destroy the graph, then the arena ...
+//
+// A graph uses the same addresses at each launch. So what is freed during the capture may be used
+// again later in the same capture, by the same stream, and by nothing else: the arena returns memory
+// to its upstream only when it is destroyed. Its upstream sees whole chunks, so a budget above the
+// upstream charges exactly what the graph holds.
+//
+// Rehearsal. An arena with `rehearse` serves each request from the upstream, so that the work can
+// run as usual, and computes which layout a capture of the same work would have. needed_bytes() is
+// then the exact size for the arena of the capture:
+//
+//   auto rehearsal = std::make_shared<ArenaResource>(pool, ArenaOptions{.rehearse = true});
+//   run(rehearsal);
+//   ArenaOptions options{.bytes = rehearsal->needed_bytes(), .may_grow = false};
+//
+// The destructor waits for the device, because any stream may have launched the graph, and then
+// frees the chunks. An arena of a closed or lost device frees without waiting. Thread-safe.
+
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "tern/memory/resource.hpp"
+
+namespace tern {
+
+class ArenaLayout;
+
+struct ArenaOptions {
+  /// Memory that the constructor allocates, as one chunk.
+  std::size_t bytes = 0;
+  /// Allocate further chunks if a request does not fit. If false, such a request fails.
+  bool may_grow = true;
+  /// See above. `bytes` must be 0.
+  bool rehearse = false;
+  Tag tag = {};
+};
+
+class TERN_EXPORT ArenaResource final : public Resource {
+ public:
+  /// Throws InvalidArgument if `upstream` is null or the options contradict each other, and what
+  /// the upstream returns.
+  explicit ArenaResource(ResourceHandle upstream, const ArenaOptions& options = {});
+  ~ArenaResource() override;
+
+  [[nodiscard]] const char* name() const noexcept override { return "arena"; }
+  [[nodiscard]] const Device& device() const noexcept override;
+  [[nodiscard]] ResourceTraits traits() const noexcept override;
+  /// reserved_bytes are the chunks.
+  [[nodiscard]] Statistics statistics() const noexcept override;
+
+  /// Allocates a block. A stream gets memory that it has freed itself, or that was never used. Fails
+  /// with out_of_memory, with the sizes, if the arena may not grow, and as the upstream does.
+  [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
+  [[nodiscard]] std::size_t good_size(const Request& request) const noexcept override;
+  /// Frees the block for later requests of the stream. Without a stream, for every stream.
+  [[nodiscard]] Result<void> try_deallocate(
+      const Block& block, StreamRef stream,
+      const CallSite& site = CallSite::here()) noexcept override;
+  /// Does nothing: the graph owns the memory.
+  std::size_t trim(std::size_t keep_bytes) noexcept override;
+
+  [[nodiscard]] bool rehearses() const noexcept;
+  /// The size of one chunk that serves the same sequence of calls. Exact if the arena rehearses, or
+  /// has one chunk.
+  [[nodiscard]] std::size_t needed_bytes() const noexcept;
+  /// The bytes that the arena has allocated from its upstream.
+  [[nodiscard]] std::size_t held_bytes() const noexcept;
+
+  /// Like the functions above, for streams that Tern cannot borrow because they are being captured.
+  /// `lane` is any number that names the stream, such as its handle; 0 is the host.
+  [[nodiscard]] Result<Block> try_allocate_in_lane(const Request& request,
+                                                   std::uintptr_t lane) noexcept;
+  [[nodiscard]] Result<void> try_deallocate_in_lane(const Block& block, std::uintptr_t lane,
+                                                    CallSite site = CallSite::here()) noexcept;
+
+ private:
+  struct State;
+  const std::unique_ptr<State> state_;
+};
+
+}  // namespace tern

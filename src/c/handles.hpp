@@ -1,0 +1,26 @@
+// The objects behind the handles of the C API.
+
+#pragma once
+
+#include <memory>
+
+#include "memory/pointer_owner.hpp"
+#include "tern/c/tern.h"
+#include "tern/core/tag.hpp"
+#include "tern/device/device.hpp"
+#include "tern/memory/budget.hpp"
+#include "tern/memory/resource.hpp"
+
+struct tern_device {
+  tern::Device device;
+};
+
+struct tern_resource {
+  tern::ResourceHandle resource;
+  std::shared_ptr<tern::PointerOwner> owner;
+  tern::Tag tag;
+};
+
+struct tern_budget {
+  tern::BudgetHandle budget;
+};

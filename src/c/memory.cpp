@@ -1,0 +1,155 @@
+// Allocating and freeing by address in the C API.
+
+#include <cstdint>
+
+#include "c/failures.hpp"
+#include "c/handles.hpp"
+#include "c/plugins.hpp"
+#include "c/streams.hpp"
+#include "memory/block_table.hpp"
+#include "tern/memory/arena_resource.hpp"
+#include "tern/memory/owned_block.hpp"
+
+namespace tern::c {
+
+namespace {
+
+Result<void> free_in_lane(PointerOwner& owner, ArenaResource& arena, AddressEntry entry,
+                          void* address, std::uintptr_t lane, CallSite site) noexcept {
+  const Result<Block> block = PointerOwner::try_block(entry, address);
+  if (!block) return Failure(block.failure()).at(site);
+  Result<void> freed = arena.try_deallocate_in_lane(*block, lane, site);
+  if (freed) {
+    owner.note_freed();
+  } else {
+    static_cast<void>(AddressMap::try_put(address, entry));
+  }
+  return freed;
+}
+
+Result<void*> enter(PointerOwner& owner, const Block& block, const Request& request) noexcept {
+  Result<void*> entered = owner.try_enter(block, request.site);
+  if (!entered) owner.resource()->deallocate(block, request.stream, request.site);
+  return entered;
+}
+
+}  // namespace
+
+Result<void*> allocate_on(PointerOwner& owner, const Request& wanted, void* handle) noexcept {
+  Request request = wanted;
+  ArenaResource* const arena = owner.arena();
+  if (arena != nullptr && !arena->rehearses()) {
+    const Result<Block> block =
+        arena->try_allocate_in_lane(request, reinterpret_cast<std::uintptr_t>(handle));
+    if (!block) return block.failure();
+    return enter(owner, *block, request);
+  }
+  const CallStream stream(owner.resource()->device(), handle);
+  if (!stream.result()) return stream.result().failure();
+  // Without a stream, the memory is ready for each launch of the graph that is being captured.
+  request.stream = stream.get();
+  if (arena == nullptr) return owner.try_allocate(request);
+  const Result<Block> block =
+      arena->try_allocate_in_lane(request, reinterpret_cast<std::uintptr_t>(handle));
+  if (!block) return block.failure();
+  return enter(owner, *block, request);
+}
+
+Result<void> free_on(void* address, void* handle, CallSite site) noexcept {
+  if (address == nullptr) return {};
+  const AddressEntry entry = AddressMap::take(address);
+  if (!entry) return PointerOwner::not_live(address, site);
+  PointerOwner& owner = PointerOwner::of(entry);
+  if (ArenaResource* const arena = owner.arena()) {
+    return free_in_lane(owner, *arena, entry, address, reinterpret_cast<std::uintptr_t>(handle),
+                        site);
+  }
+  const CallStream stream(owner.resource()->device(), handle);
+  if (stream.result() && !stream.is_captured()) {
+    return PointerOwner::try_free_taken(entry, address, stream.get(), site);
+  }
+  static_cast<void>(AddressMap::try_put(address, entry));
+  if (!stream.result()) return stream.result();
+  return free_in_order(address, site);
+}
+
+Result<void> free_in_order(void* address, CallSite site) noexcept {
+  if (address == nullptr) return {};
+  const AddressEntry entry = AddressMap::take(address);
+  if (!entry) return PointerOwner::not_live(address, site);
+  PointerOwner& owner = PointerOwner::of(entry);
+  const BlockPlace* const place = find_place(entry.slot());
+  const StreamId id = place == nullptr ? StreamId() : place->stream.load(std::memory_order_relaxed);
+  if (ArenaResource* const arena = owner.arena()) {
+    return free_in_lane(owner, *arena, entry, address, static_cast<std::uintptr_t>(id.value()),
+                        site);
+  }
+  if (!id) {
+    // The memory was allocated during a capture. Any stream may have launched the graph.
+    const Device& device = owner.resource()->device();
+    Result<void> waited = device.try_synchronize(site);
+    if (waited) waited = DeviceState::of(device)->settle_idle();
+    if (!waited && waited.failure().code() != ErrorCode::device_lost) {
+      static_cast<void>(AddressMap::try_put(address, entry));
+      return Failure(waited.failure()).at(site);
+    }
+  }
+  const StreamRef stream = id ? DeviceState::find_stream(id) : StreamRef();
+  return PointerOwner::try_free_taken(entry, address, stream, site);
+}
+
+}  // namespace tern::c
+
+using namespace tern;
+using namespace tern::c;
+
+tern_status tern_allocate(tern_resource* resource, size_t bytes, size_t alignment, void* stream,
+                          void** address) {
+  if (resource == nullptr) return fail_null("resource");
+  if (address == nullptr) return fail_null("address");
+  const Result<void*> made = allocate_on(
+      *resource->owner, {.bytes = bytes, .alignment = alignment, .tag = resource->tag}, stream);
+  if (!made) return fail(made.failure());
+  *address = *made;
+  return TERN_OK;
+}
+
+tern_status tern_free(void* address, void* stream) {
+  return finish(free_on(address, stream, CallSite::here()));
+}
+
+tern_status tern_free_in_order(void* address) {
+  return finish(free_in_order(address, CallSite::here()));
+}
+
+tern_status tern_record_use(void* address, void* stream) {
+  const AddressEntry entry = AddressMap::get(address);
+  if (!entry) return fail(PointerOwner::not_live(address));
+  PointerOwner& owner = PointerOwner::of(entry);
+  // The memory of an arena is not freed before its device has completed all work.
+  if (owner.arena() != nullptr) return TERN_OK;
+  const CallStream user(owner.resource()->device(), stream);
+  if (!user.result()) return fail(user.result().failure());
+  if (user.is_captured()) {
+    return fail(Failure(ErrorCode::stream_misuse,
+                        "stream {stream} cannot be recorded as a user of memory: {why}. Allocate "
+                        "the memory of a graph from an arena.")
+                    .with("stream", reinterpret_cast<std::uintptr_t>(stream), Unit::hex)
+                    .with("why", "it is being captured into a graph"));
+  }
+  return finish(owner.try_add_use(address, entry, user.get(), CallSite::here()));
+}
+
+tern_status tern_find_block(const void* address, tern_block* block) {
+  const Result<Block> found = PointerAllocator::try_find(address);
+  if (!found) return fail(found.failure());
+  const Result<BlockInfo> info = try_block_info(found->generation);
+  if (!info) return fail(info.failure());
+  const PointerOwner& owner = PointerOwner::of(AddressMap::get(address));
+  return copy_out({.struct_bytes = sizeof(tern_block),
+                   .address = found->address,
+                   .bytes = found->bytes,
+                   .tag = info->tag.name().data(),
+                   .device = owner.resource()->device().spec().data()},
+                  block, "block");
+}
