@@ -1,6 +1,7 @@
 // Allocating and freeing by address in the C API.
 
 #include <cstdint>
+#include <optional>
 
 #include "c/failures.hpp"
 #include "c/handles.hpp"
@@ -15,7 +16,8 @@ namespace tern::c {
 namespace {
 
 Result<void> free_in_lane(PointerOwner& owner, ArenaResource& arena, AddressEntry entry,
-                          void* address, std::uintptr_t lane, CallSite site) noexcept {
+                          void* address, std::optional<std::uintptr_t> lane,
+                          CallSite site) noexcept {
   const Result<Block> block = PointerOwner::try_block(entry, address);
   if (!block) return Failure(block.failure()).at(site);
   Result<void> freed = arena.try_deallocate_in_lane(*block, lane, site);
@@ -81,8 +83,7 @@ Result<void> free_in_order(void* address, CallSite site) noexcept {
   const BlockPlace* const place = find_place(entry.slot());
   const StreamId id = place == nullptr ? StreamId() : place->stream.load(std::memory_order_relaxed);
   if (ArenaResource* const arena = owner.arena()) {
-    return free_in_lane(owner, *arena, entry, address, static_cast<std::uintptr_t>(id.value()),
-                        site);
+    return free_in_lane(owner, *arena, entry, address, std::nullopt, site);
   }
   if (!id) {
     // The memory was allocated during a capture. Any stream may have launched the graph.

@@ -215,6 +215,8 @@ Result<void> PointerOwner::try_add_use(const void* address, AddressEntry entry, 
         .with("a", resource_->device().spec())
         .with("b", Place::device(stream.device_id()).text());
   }
+  // Asks for a mark now: if the stream ends before the free, there must be a mark after its work.
+  static_cast<void>(stream.next_mark());
   try {
     const std::lock_guard lock(delayed_mutex_);
     std::vector<StreamRef>& streams = uses_[address];
