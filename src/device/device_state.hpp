@@ -120,6 +120,10 @@ struct StreamState {
   [[nodiscard]] bool is_idle() const noexcept {
     return (use.load(std::memory_order_acquire) & (is_kept | loans_mask)) == is_kept;
   }
+  /// Returns true for a foreign stream that stays in its slot while nobody borrows it.
+  [[nodiscard]] bool is_kept_by_device() const noexcept {
+    return (use.load(std::memory_order_relaxed) & is_kept) != 0;
+  }
   /// Notes that the stream must not become idle without an event after its work.
   void need_seal() noexcept {
     if ((use.load(std::memory_order_relaxed) & must_seal) == 0) use.fetch_or(must_seal);
@@ -368,6 +372,9 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// Returns the stream with this id. Returns an empty reference if the slot was freed; the marks
   /// of the stream are then done. An ended stream is found as long as its slot is not freed.
   [[nodiscard]] static StreamRef find_stream(StreamId id) noexcept;
+  /// Like next_mark(), for whoever frees memory: the mark of a stream that the device keeps gets no
+  /// event when the stream becomes idle.
+  [[nodiscard]] Mark next_mark_of_free(StreamId id) noexcept;
   /// Returns a handle to each open device. Throws std::bad_alloc.
   [[nodiscard]] static std::vector<Device> open_handles();
   /// Fails with device_mismatch, naming both devices, if the address lies in memory of an open
