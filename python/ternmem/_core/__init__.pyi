@@ -2670,6 +2670,11 @@ class SharedArray:
 
     def __repr__(self) -> str: ...
 
+def c_handle(resource: Resource, tag: str = '') -> int:
+    """
+    Return a handle of the C API for a resource, as an address. Release it with ``tern_release_resource``. The module ``ternmem.c`` calls the functions of the C API.
+    """
+
 __version__: str
 
 class Error(builtins.RuntimeError):

@@ -1,0 +1,157 @@
+"""CuPy: arrays in Tern's memory.
+
+>>> import cupy
+>>> import ternmem as tern
+>>> import ternmem.cupy
+>>> pool = tern.BudgetResource(tern.Pool("cuda:0"), tern.Budget("arrays", 4 << 30))  # doctest: +SKIP
+>>> with ternmem.cupy.use(pool):  # doctest: +SKIP
+...     x = cupy.ones(1000)
+
+Memory is allocated and freed in the order of CuPy's current stream. A refusal is CuPy's ``OutOfMemoryError``, which is a
+``MemoryError``, with Tern's sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import _core, c, libraries
+
+try:
+    import cupy
+    from cupy.cuda import get_current_stream
+    from cupy.cuda.device import get_device_id
+    from cupy.cuda.memory import CFunctionAllocatorMemory, MemoryPointer, OutOfMemoryError
+except ImportError as _missing:
+    raise ImportError(f"ternmem.cupy needs CuPy, which cannot be imported: {_missing}. Install 'cupy-cuda12x' or "
+                      "'cupy-cuda13x'.") from _missing
+
+__all__ = ["enable", "statistics", "use"]
+
+
+def _allocator(previous: Callable[[int], Any]) -> Callable[[int], Any]:
+    """Return an allocator for CuPy. ``previous`` serves the devices for which no resource was set."""
+    malloc, free = c.address_of("tern_cupy_malloc"), c.address_of("tern_cupy_free")
+
+    # CuPy calls this for each array. The defaults make the names local.
+    def allocate(bytes: int, Memory: Any = CFunctionAllocatorMemory, Pointer: Any = MemoryPointer,
+                 stream_of: Any = get_current_stream, device_id: Any = get_device_id, malloc: int = malloc,
+                 free: int = free) -> Any:
+        ordinal = device_id()
+        memory = Memory(bytes, stream_of(ordinal).ptr, malloc, free, ordinal)
+        if memory.ptr or not bytes:
+            return Pointer(memory, 0)
+        return refused(bytes, ordinal)
+
+    def refused(bytes: int, ordinal: int) -> Any:
+        why = c.last_error()
+        resource = c.plugin(c.CUPY, ordinal)
+        if resource is None:
+            return previous(bytes)
+        raise _out_of_memory(why, bytes, resource)
+
+    return allocate
+
+
+def _out_of_memory(why: str, bytes: int, resource: _core.Resource) -> Exception:
+    live = int(resource.statistics["live_bytes"])
+    error: Exception = OutOfMemoryError(bytes, live)
+    error.args = (" ".join(part for part in (why, libraries.holders(resource)) if part),)
+    return error
+
+
+class _PinnedMemory:
+    """Page-locked memory, as CuPy's PinnedMemoryPointer wants it."""
+
+    __slots__ = ("_free", "ptr", "size")
+
+    def __init__(self, handle: c.Handle, bytes: int) -> None:
+        self._free = c.library.tern_free_in_order
+        self.size = bytes
+        self.ptr = 0
+        self.ptr = c.allocate(handle, bytes)
+
+    def __int__(self) -> int:
+        return self.ptr
+
+    def __del__(self) -> None:
+        if self.ptr:
+            self._free(self.ptr)
+
+
+def _pinned_allocator(resource: _core.Resource) -> Callable[[int], Any]:
+    handle = c.Handle(resource, "cupy pinned")
+
+    def allocate(bytes: int) -> Any:
+        try:
+            return cupy.cuda.PinnedMemoryPointer(_PinnedMemory(handle, bytes), 0)
+        except MemoryError as error:
+            raise _out_of_memory(str(error), bytes, resource) from error
+
+    return allocate
+
+
+# The allocator of CuPy's pinned memory, of which CuPy has no getter.
+_pinned: list[Callable[[int], Any]] = []
+
+
+def _set_pinned(resource: _core.Resource | bool, ordinal: int) -> None:
+    if resource is False:
+        return
+    if resource is True:
+        resource = _core.default_resource(_core.open_device(f"cuda:{ordinal}"), "pinned")
+    c.check_device(resource, ordinal)
+    _pinned.append(_pinned_allocator(resource))
+    cupy.cuda.set_pinned_memory_allocator(_pinned[-1])
+
+
+def _unset_pinned() -> None:
+    _pinned.pop()
+    cupy.cuda.set_pinned_memory_allocator(_pinned[-1] if _pinned else cupy.get_default_pinned_memory_pool().malloc)
+
+
+def enable(resource: _core.Resource | None = None, device: int = 0, *, pinned: _core.Resource | bool = False) -> None:
+    """Allocate CuPy's arrays from a resource from now on, in all threads. Call it once for each device.
+
+    Parameters
+    ----------
+    resource : Resource, optional
+        By default the default resource of the device.
+    device : int
+        The ordinal. CuPy's previous allocator serves the devices without a resource.
+    pinned : Resource or bool
+        Also allocate CuPy's pinned memory: from this resource, or from the default resource for pinned memory if True.
+    """
+    c.set_plugin(c.CUPY, device, c.resource_for(resource, device, "cupy"))
+    current = cupy.cuda.get_allocator()
+    if getattr(current, "__module__", None) != __name__:
+        cupy.cuda.set_allocator(_allocator(current))
+    _set_pinned(pinned, device)
+
+
+@contextlib.contextmanager
+def use(resource: _core.Resource | None = None, device: int = 0, *, pinned: _core.Resource | bool = False) -> Iterator[None]:
+    """Allocate CuPy's arrays from a resource inside of a ``with`` statement, in all threads.
+
+    Afterwards, CuPy has the allocator that it had before. Arrays may outlive the statement. The parameters are those of
+    :func:`enable`.
+    """
+    previous = cupy.cuda.get_allocator()
+    before = c.plugin(c.CUPY, device)
+    count = len(_pinned)
+    enable(resource, device, pinned=pinned)
+    try:
+        yield
+    finally:
+        if len(_pinned) > count:
+            _unset_pinned()
+        cupy.cuda.set_allocator(previous)
+        c.set_plugin(c.CUPY, device, before)
+
+
+def statistics(device: int = 0) -> c.Statistics:
+    """Return the figures of the resource that CuPy uses on a device."""
+    with c.plugin_handle(c.CUPY, device) as handle:
+        return c.statistics(handle)

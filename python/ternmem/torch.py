@@ -1,0 +1,661 @@
+"""PyTorch: CUDA tensors in Tern's memory, and activations that leave the device when its memory is short.
+
+>>> import torch
+>>> import ternmem as tern
+>>> import ternmem.torch
+>>> budget = tern.Budget("training", 20 << 30)  # doctest: +SKIP
+>>> pool = tern.BudgetResource(tern.Pool("cuda:0"), budget)  # doctest: +SKIP
+>>> with ternmem.torch.use(pool):  # doctest: +SKIP
+...     x = torch.ones(1000, device="cuda")
+
+There are two routes. :func:`use` is a context manager: PyTorch keeps its caching allocator, which requests its segments
+from Tern. :func:`enable` replaces PyTorch's allocator in the whole process, before PyTorch uses CUDA: each tensor is a
+block of Tern.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from . import _core, c, errors, libraries
+from .unified_buffer import UnifiedBuffer
+
+try:
+    import torch
+    from torch.cuda.memory import CUDAPluggableAllocator, change_current_allocator
+except ImportError as _missing:
+    raise ImportError(f"ternmem.torch needs PyTorch, which cannot be imported: {_missing}. Install the package 'torch'.") from _missing
+
+__all__ = [
+    "OffloadedParameters",
+    "empty_cache",
+    "enable",
+    "graph",
+    "is_enabled",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "offload_parameters",
+    "offload_saved_tensors",
+    "rehearse",
+    "reset_peak_memory_stats",
+    "set_per_process_memory_fraction",
+    "statistics",
+    "use",
+]
+
+
+def _ordinal(device: Any) -> int:
+    """Return the ordinal of a device in PyTorch's notation: an int, a str, a torch.device, or None for the current one."""
+    if type(device) is int:
+        return device
+    if device is not None:
+        device = torch.device(device)
+        if device.type != "cuda":
+            raise errors.InvalidDeviceError(f"'{device}' is not a CUDA device. Pass 'cuda:0', an ordinal or None.")
+        if device.index is not None:
+            return int(device.index)
+    return int(torch.cuda.current_device())
+
+
+# --- The MemPool route
+
+_lock = threading.RLock()
+# The pools that are open, by the ordinal of their device. PyTorch uses the oldest one that is open, so only the newest is.
+_open_pools: dict[int, list[Any]] = {}
+# The pools of captured graphs. A MemPool must not end before the graph that uses it.
+_graph_pools: list[tuple[weakref.ref[Any], Any]] = []
+
+
+@functools.cache
+def _allocator() -> Any:
+    """Return the allocator of all pools. Segments refer to it without owning it, so it is never destroyed."""
+    made = CUDAPluggableAllocator(_core.__file__, "tern_torch_malloc", "tern_torch_free")
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made.allocator()))
+    return made
+
+
+def _begin(ordinal: int, pool: Any) -> None:
+    # PyTorch's use_mem_pool() routes only the calling thread. backward() allocates on threads of its own.
+    begin = getattr(torch._C, "_cuda_beginAllocateToPool", torch._C._cuda_beginAllocateCurrentThreadToPool)
+    begin(ordinal, pool.id)
+
+
+def _end(ordinal: int, pool: Any) -> None:
+    torch._C._cuda_endAllocateToPool(ordinal, pool.id)
+    torch._C._cuda_releasePool(ordinal, pool.id)
+
+
+def _new_pool(ordinal: int) -> Any:
+    with torch.cuda.device(ordinal):
+        return torch.cuda.MemPool(_allocator().allocator())
+
+
+@contextlib.contextmanager
+def use(resource: _core.Resource | None = None, device: Any = 0) -> Iterator[Any]:
+    """Allocate the tensors of a ``with`` statement from a resource. The value is the ``torch.cuda.MemPool``.
+
+    The statement applies to all threads. Inside, PyTorch's caching allocator requests its segments from the resource. When
+    the resource refuses one, PyTorch frees its unused segments, and then raises ``torch.OutOfMemoryError``. A note on the
+    error names who uses the budgets. Tensors may outlive the statement.
+
+    Parameters
+    ----------
+    resource : Resource, optional
+        By default the default resource of the device.
+    device : int, str or torch.device
+    """
+    if _enabled:
+        raise errors.UnsupportedError("ternmem.torch.enable() has replaced the allocator of torch, and use() needs torch's own. "
+                                      "Call only one of the two in a process.")
+    ordinal = _ordinal(device)
+    chosen = c.resource_for(resource, ordinal, "torch")
+    _keep_captures_apart()
+    pool = _new_pool(ordinal)
+    with _lock:
+        previous = c.plugin(c.TORCH, ordinal)
+        c.set_plugin(c.TORCH, ordinal, chosen)
+        opened = _open_pools.setdefault(ordinal, [])
+        if opened:
+            _end(ordinal, opened[-1])
+        opened.append(pool)
+        _begin(ordinal, pool)
+    before = c.last_error()
+    try:
+        yield pool
+    except torch.OutOfMemoryError as error:
+        why = c.last_error()
+        for note in (why if why != before else "", libraries.holders(chosen)):
+            if note:
+                error.add_note(note)
+        raise
+    finally:
+        with _lock:
+            was_newest = opened[-1] is pool
+            opened.remove(pool)
+            if was_newest:
+                _end(ordinal, pool)
+                if opened:
+                    _begin(ordinal, opened[-1])
+            c.set_plugin(c.TORCH, ordinal, previous)
+        _forget_graph_pools()
+
+
+# PyTorch looks for the pool of an allocation in the order in which pools were opened. Without this, the memory of a graph
+# that is captured inside of use() would come from the pool of use(), which reuses it after the capture.
+@functools.cache
+def _keep_captures_apart() -> None:
+    kind = torch.cuda.CUDAGraph
+    begin, end = kind.capture_begin, kind.capture_end
+
+    @functools.wraps(begin)
+    def capture_begin(self: Any, pool: Any = None, *arguments: Any, **options: Any) -> None:
+        ordinal = torch.cuda.current_device()
+        with _lock:
+            opened = _open_pools.get(ordinal, [])
+            if opened:
+                _end(ordinal, opened[-1])
+                if pool is None:
+                    made = _new_pool(ordinal)
+                    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+                    _graph_pools.append((weakref.ref(self), made))
+                    pool = made.id
+        self._ternmem_resumes = list(opened)
+        try:
+            begin(self, pool, *arguments, **options)
+        except BaseException:
+            resume(self, ordinal)
+            raise
+
+    def resume(self: Any, ordinal: int) -> None:
+        with _lock:
+            opened = _open_pools.get(ordinal, [])
+            if self.__dict__.pop("_ternmem_resumes", None) and opened:
+                _begin(ordinal, opened[-1])
+
+    @functools.wraps(end)
+    def capture_end(self: Any) -> None:
+        try:
+            end(self)
+        finally:
+            resume(self, torch.cuda.current_device())
+
+    kind.capture_begin = capture_begin
+    kind.capture_end = capture_end
+
+
+def _forget_graph_pools() -> None:
+    """Free the pools of graphs that have ended."""
+    with _lock:
+        for entry in list(_graph_pools):
+            graph_of, pool = entry
+            if graph_of() is None and pool.use_count() == 1:
+                _graph_pools.remove(entry)
+                ctypes.pythonapi.Py_DecRef(ctypes.py_object(pool))
+
+
+# --- The global route
+
+# The allocator, and the ordinals for which it has a resource.
+_enabled: list[Any] = []
+_enabled_ordinals: set[int] = set()
+
+_hooks = {
+    "set_base_alloc_fn": "tern_torch_base",
+    "set_begin_allocate_to_pool": "tern_torch_begin_pool",
+    "set_end_allocate_to_pool_fn": "tern_torch_end_pool",
+    "set_memory_fraction_fn": "tern_torch_set_fraction",
+    "set_record_stream_fn": "tern_torch_record_stream",
+    "set_release_pool": "tern_torch_release_pool",
+    "set_reset_fn": "tern_torch_empty_cache",
+}
+
+
+def enable(resource: _core.Resource | None = None, device: Any = 0) -> None:
+    """Replace the allocator of PyTorch in this process. Each CUDA tensor is then a block of the resource.
+
+    Call it before PyTorch uses CUDA, once for each device. PyTorch cannot go back to its own allocator. A refusal is a
+    ``RuntimeError`` with Tern's sentence. ``torch.cuda.memory_stats()``, ``torch.cuda.memory_summary()``,
+    ``torch.cuda.memory_snapshot()`` and the functions like them return Tern's figures.
+
+    Parameters
+    ----------
+    resource : Resource, optional
+        By default the default resource of the device.
+    device : int, str or torch.device
+    """
+    ordinal = 0 if device is None else _ordinal(device)
+    too_late = errors.UnsupportedError(
+        "torch has used CUDA in this process already, so its allocator cannot be replaced. Call ternmem.torch.enable() before "
+        "the first CUDA call of torch, or use the context manager ternmem.torch.use(), which works at any time.")
+    if not _enabled and torch.cuda.is_initialized():
+        raise too_late
+    chosen = c.resource_for(resource, ordinal, "torch")
+    with _lock:
+        if not _enabled:
+            allocator = CUDAPluggableAllocator(_core.__file__, "tern_torch_malloc_or_throw", "tern_torch_free")
+            hooked = allocator.allocator()
+            for setter, function in _hooks.items():
+                if hasattr(hooked, setter):  # older versions of PyTorch lack some
+                    getattr(hooked, setter)(c.address_of(function))
+            try:
+                change_current_allocator(allocator)
+            except RuntimeError as error:
+                raise too_late from error
+            _enabled.append(allocator)
+            _replace_statistics()
+        c.set_plugin(c.TORCH, ordinal, chosen)
+        _enabled_ordinals.add(ordinal)
+
+
+def is_enabled(device: Any = None) -> bool:
+    """Return whether :func:`enable` was called for the device."""
+    return bool(_enabled_ordinals) and _ordinal(device) in _enabled_ordinals
+
+
+def _need_enabled(what: str, ordinal: int) -> None:
+    if ordinal not in _enabled_ordinals:
+        raise errors.UnsupportedError(f"{what} needs each allocation of torch, and torch's own allocator is in use for device "
+                                      f"{ordinal}. Call ternmem.torch.enable() at the start of the program.")
+
+
+def _replace_statistics() -> None:
+    """Let the functions of torch.cuda return Tern's figures. For another allocator than its own, PyTorch raises an error."""
+    module = torch._C
+    module._cuda_memoryStats = _nested_stats
+    module._cuda_resetPeakMemoryStats = _reset_peak
+    module._cuda_resetAccumulatedMemoryStats = lambda ordinal: None
+    module._cuda_memorySnapshot = _torch_snapshot
+
+
+# --- Figures
+
+
+def statistics(device: Any = None) -> c.Statistics:
+    """Return the figures of the resource that PyTorch uses on a device."""
+    with c.plugin_handle(c.TORCH, _ordinal(device)) as handle:
+        return c.statistics(handle)
+
+
+def _stat(current: int, peak: int, allocated: int = 0, freed: int = 0) -> dict[str, dict[str, int]]:
+    whole = {"current": current, "peak": peak, "allocated": allocated, "freed": freed}
+    return {"all": whole, "large_pool": dict(whole), "small_pool": dict.fromkeys(whole, 0)}
+
+
+def _nested_stats(ordinal: int) -> dict[str, Any]:
+    now = statistics(ordinal)
+    live, held = now.live_bytes, now.held_bytes
+    peak, peak_held = max(now.peak_live_bytes, live), max(now.peak_held_bytes, held)
+    counts = _stat(now.live_blocks, now.live_blocks, now.allocations, now.frees)
+    none = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
+    return {
+        "allocation": counts,
+        "segment": _stat(0, 0),
+        "active": counts,
+        "inactive_split": _stat(0, 0),
+        "allocated_bytes": _stat(live, peak),
+        "reserved_bytes": _stat(held, peak_held),
+        "active_bytes": _stat(live + now.pending_bytes, max(peak, live + now.pending_bytes)),
+        "inactive_split_bytes": _stat(0, 0),
+        "requested_bytes": _stat(live, peak),
+        "oversize_allocations": none,
+        "oversize_segments": dict(none),
+        "max_split_size": -1,
+        "num_alloc_retries": 0,
+        "num_ooms": now.refusals,
+        "num_sync_all_streams": 0,
+        "num_device_alloc": now.driver_calls,
+        "num_device_free": 0,
+    }
+
+
+def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from _flat(f"{prefix}.{key}" if prefix else key, part)
+    else:
+        yield prefix, value
+
+
+def memory_stats(device: Any = None) -> dict[str, Any]:
+    """Return the figures with the keys of ``torch.cuda.memory_stats()``, such as ``'allocated_bytes.all.current'``.
+
+    Under :func:`enable` the figures are Tern's. Tern has one pool for all sizes: ``large_pool`` equals ``all``. Figures that
+    Tern does not have are 0. Otherwise the figures are those of PyTorch's caching allocator.
+    """
+    ordinal = _ordinal(device)
+    if ordinal not in _enabled_ordinals:
+        found: dict[str, Any] = torch.cuda.memory_stats(ordinal)
+        return found
+    return dict(sorted(_flat("", _nested_stats(ordinal))))
+
+
+def memory_allocated(device: Any = None) -> int:
+    """Return the bytes of the live tensors."""
+    return int(memory_stats(device).get("allocated_bytes.all.current", 0))
+
+
+def max_memory_allocated(device: Any = None) -> int:
+    """Return the peak of :func:`memory_allocated`."""
+    return int(memory_stats(device).get("allocated_bytes.all.peak", 0))
+
+
+def memory_reserved(device: Any = None) -> int:
+    """Return the bytes that the allocator holds."""
+    return int(memory_stats(device).get("reserved_bytes.all.current", 0))
+
+
+def max_memory_reserved(device: Any = None) -> int:
+    """Return the peak of :func:`memory_reserved`."""
+    return int(memory_stats(device).get("reserved_bytes.all.peak", 0))
+
+
+def _reset_peak(ordinal: int) -> None:
+    with c.plugin_handle(c.TORCH, ordinal) as handle:
+        c.reset_peak(handle)
+
+
+def reset_peak_memory_stats(device: Any = None) -> None:
+    """Restart the peak of the bytes of live tensors. Under :func:`enable` the peak of the held bytes stays."""
+    ordinal = _ordinal(device)
+    if ordinal in _enabled_ordinals:
+        _reset_peak(ordinal)
+    else:
+        torch.cuda.reset_peak_memory_stats(ordinal)
+
+
+def empty_cache() -> None:
+    """Return unused memory to the driver: of PyTorch's caching allocator, and of the resources that PyTorch uses."""
+    _forget_graph_pools()
+    if not _enabled:
+        torch.cuda.empty_cache()
+    c.library.tern_torch_empty_cache()
+
+
+def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+    """Limit the resource that PyTorch uses to a fraction of the device's memory."""
+    if not 0 <= fraction <= 1:
+        raise errors.InvalidArgumentError(f"{fraction} is not a fraction of the memory of a device. Use 0 to 1.")
+    ordinal = _ordinal(device)
+    c.plugin_handle(c.TORCH, ordinal).close()  # raises without a resource
+    c.library.tern_torch_set_fraction(fraction, ordinal)
+
+
+def memory_snapshot(device: Any = None) -> list[dict[str, Any]]:
+    """Return the live blocks of a device in the form of ``torch.cuda.memory_snapshot()``, with their tags.
+
+    The list has the blocks of all libraries that use Tern. Each block is a segment.
+    """
+    ordinal = _ordinal(device)
+    resource = c.plugin(c.TORCH, ordinal)
+    spec = f"cuda:{ordinal}" if resource is None else resource.device.spec
+    return [{
+        "device": ordinal,
+        "address": one.address,
+        "total_size": one.bytes,
+        "allocated_size": one.bytes,
+        "active_size": one.bytes,
+        "requested_size": one.bytes,
+        "stream": 0,
+        "segment_type": "large",
+        "segment_pool_id": (0, 0),
+        "is_expandable": False,
+        "frames": [],
+        "tag": one.tag,
+        "blocks": [{"address": one.address, "size": one.bytes, "requested_size": one.bytes, "state": "active_allocated",
+                    "frames": []}],
+    } for one in c.snapshot(spec)]
+
+
+def _torch_snapshot(mempool_id: Any = None) -> dict[str, Any]:
+    ordinals = sorted(_enabled_ordinals)
+    return {
+        "segments": [segment for ordinal in ordinals for segment in memory_snapshot(ordinal)],
+        "device_traces": [[] for _ in range(max(ordinals, default=-1) + 1)],
+        "allocator_settings": {},
+        "external_annotations": [],
+    }
+
+
+# --- Graphs
+
+
+def rehearse(function: Callable[[], object], device: Any = None) -> int:
+    """Call the function and return the exact number of bytes that a CUDA graph of the same work needs.
+
+    The function runs on the stream that ``torch.cuda.graph`` captures. Call it once before, so that libraries have their
+    workspaces. Needs :func:`enable`.
+
+    >>> bytes = ternmem.torch.rehearse(step)  # doctest: +SKIP
+    >>> with ternmem.torch.graph(captured, bytes=bytes):  # doctest: +SKIP
+    ...     step()
+    """
+    ordinal = _ordinal(device)
+    _need_enabled("rehearse()", ordinal)
+    kind = torch.cuda.graph
+    if kind.default_capture_stream is None:
+        kind.default_capture_stream = torch.cuda.Stream()
+    stream = kind.default_capture_stream
+    stream.wait_stream(torch.cuda.current_stream())
+    needed = ctypes.c_size_t()
+    with torch.cuda.stream(stream):
+        c.check(c.library.tern_begin_rehearsal(ordinal))
+        try:
+            function()
+        finally:
+            status = c.library.tern_end_rehearsal(ordinal, ctypes.byref(needed))
+    torch.cuda.current_stream().wait_stream(stream)
+    c.check(status)
+    return needed.value
+
+
+@contextlib.contextmanager
+def graph(cuda_graph: Any, *, bytes: int | None = None, **options: Any) -> Iterator[Any]:
+    """Capture a ``torch.cuda.CUDAGraph``, like ``torch.cuda.graph``.
+
+    Parameters
+    ----------
+    cuda_graph : torch.cuda.CUDAGraph
+    bytes : int, optional
+        Allocate the memory of the graph as one block of this size. :func:`rehearse` returns the size. Needs :func:`enable`.
+        Without it, the memory grows while the graph is captured.
+    **options
+        The other arguments of ``torch.cuda.graph``.
+    """
+    if bytes is not None:
+        ordinal = _ordinal(None)
+        _need_enabled("graph() with a number of bytes", ordinal)
+        c.check(c.library.tern_reserve_arena(ordinal, bytes))
+    with torch.cuda.graph(cuda_graph, **options):
+        yield cuda_graph
+
+
+# --- Tensors in unified buffers
+
+
+class _Stored:
+    """The elements of a tensor in a UnifiedBuffer."""
+
+    def __init__(self, tensor: Any, device: _core.Device | None, tag: str) -> None:
+        # The elements are stored in the order of their strides, so that the new tensor has the strides of the old one.
+        order = sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), axis))
+        packed = tensor.detach().permute(order)
+        self.is_dense = bool(packed.is_contiguous())
+        if not self.is_dense:
+            packed = packed.contiguous()
+        self.order = order
+        self.shape = packed.shape
+        self.dtype = tensor.dtype
+        self.place = tensor.device
+        self.buffer = UnifiedBuffer(packed.numel() * packed.element_size(), "uint8", device=device or _device_of(tensor), tag=tag)
+        if not packed.is_cuda:
+            with self.buffer.discard_host() as array:
+                array[:] = _bytes_of(packed)
+            return
+        stream = _borrowed_stream(tensor)
+        with self.buffer.discard_device(stream) as array:
+            stream.copy_bytes(array.ptr, packed.data_ptr(), array.nbytes)
+
+    def load(self) -> Any:
+        """Return a new tensor with the elements."""
+        packed = torch.empty(self.shape, dtype=self.dtype, device=self.place)
+        if packed.is_cuda:
+            stream = _borrowed_stream(packed)
+            with self.buffer.read_device(stream) as lent:
+                stream.copy_bytes(packed.data_ptr(), lent.ptr, lent.nbytes)
+        else:
+            with self.buffer.read_host() as lent:
+                _bytes_of(packed)[:] = lent
+        return packed.permute([self.order.index(axis) for axis in range(len(self.order))])
+
+
+def _device_of(tensor: Any) -> _core.Device:
+    return _core.open_device(f"cuda:{_ordinal(tensor.device)}") if tensor.is_cuda else _core.current_device()
+
+
+def _borrowed_stream(tensor: Any) -> _core.Stream:
+    return _core.Stream.borrow(torch.cuda.current_stream(tensor.device).cuda_stream, _device_of(tensor))
+
+
+def _bytes_of(tensor: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return the bytes of a contiguous CPU tensor, as an array that shares its memory."""
+    array: np.ndarray[Any, np.dtype[np.uint8]] = tensor.reshape(-1).view(torch.uint8).numpy()
+    return array
+
+
+def _is_parameter(tensor: Any) -> bool:
+    root = tensor if tensor._base is None else tensor._base
+    return bool(root.is_leaf and root.requires_grad)
+
+
+@contextlib.contextmanager
+def offload_saved_tensors(min_bytes: int = 1 << 20, device: Any = None) -> Iterator[None]:
+    """Keep the tensors that autograd saves for ``backward()`` in unified buffers.
+
+    A copy of each tensor goes into a :class:`~ternmem.UnifiedBuffer`, in the order of PyTorch's current stream. When the
+    budget of the device is at its limit, Tern moves the copies to the host. ``backward()`` gets tensors with equal bytes and
+    strides. Parameters and tensors with gaps between their elements stay where they are.
+
+    Parameters
+    ----------
+    min_bytes : int
+        Smaller tensors stay where they are.
+    device : Device or str, optional
+        The device of the unified buffers. By default the device of the tensor, and the current device for CPU tensors.
+    """
+    opened = _core.open_device(device) if isinstance(device, str) else device
+
+    def pack(tensor: Any) -> Any:
+        bytes = tensor.numel() * tensor.element_size()
+        if bytes == 0 or bytes < min_bytes or tensor.layout != torch.strided or _is_parameter(tensor):
+            return tensor
+        if tensor.device.type not in ("cpu", "cuda") or type(tensor) is not torch.Tensor or not _has_no_gaps(tensor):
+            return tensor
+        return _Stored(tensor, opened, "saved tensor")
+
+    def unpack(packed: Any) -> Any:
+        return packed.load() if isinstance(packed, _Stored) else packed
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        yield
+
+
+def _has_no_gaps(tensor: Any) -> bool:
+    order = sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), axis))
+    return bool(tensor.permute(order).is_contiguous())
+
+
+class OffloadedParameters:
+    """The parameters of a module in unified buffers. :func:`offload_parameters` makes it.
+
+    Use it as a context manager, or call :meth:`restore`: the module then has its parameters again.
+    """
+
+    def __init__(self, module: Any, min_bytes: int, device: _core.Device | None) -> None:
+        self._stored: dict[Any, _Stored] = {}
+        self._users: dict[Any, int] = {}
+        self._lock = threading.RLock()
+        self._hooks: list[Any] = []
+        for part in module.modules():
+            own = [one for one in part.parameters(recurse=False)
+                   if one.numel() * one.element_size() >= min_bytes and one.device.type in ("cpu", "cuda")]
+            if not own:
+                continue
+            for one in own:
+                if one not in self._stored:
+                    self._stored[one] = _Stored(one, device, "parameter")
+                    self._users[one] = 0
+                    one.data = torch.empty(0, dtype=one.dtype, device=one.device)
+            self._hooks.append(part.register_forward_pre_hook(functools.partial(self._before, own)))
+            self._hooks.append(part.register_forward_hook(functools.partial(self._after, own), always_call=True))
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes of the offloaded parameters."""
+        return sum(one.buffer.nbytes for one in self._stored.values())
+
+    def _before(self, own: list[Any], module: Any, arguments: Any) -> None:
+        if torch.is_grad_enabled() and any(one.requires_grad for one in own):
+            raise errors.UnsupportedError(f"the parameters of '{type(module).__name__}' are offloaded, and a backward pass would "
+                                          "need them. Call the module inside of torch.no_grad(), or call restore() first.")
+        with self._lock:
+            for one in own:
+                if self._users[one] == 0:
+                    one.data = self._stored[one].load()
+                self._users[one] += 1
+
+    def _after(self, own: list[Any], module: Any, arguments: Any, result: Any) -> None:
+        with self._lock:
+            for one in own:
+                if self._users[one] > 0:
+                    self._users[one] -= 1
+                    if self._users[one] == 0:
+                        one.data = torch.empty(0, dtype=one.dtype, device=one.device)
+
+    def restore(self) -> None:
+        """Copy the parameters back into tensors, and remove the hooks. A second call does nothing."""
+        with self._lock:
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks.clear()
+            for one, stored in self._stored.items():
+                one.data = stored.load()
+            self._stored.clear()
+
+    def __enter__(self) -> OffloadedParameters:
+        return self
+
+    def __exit__(self, *arguments: object) -> None:
+        self.restore()
+
+
+def offload_parameters(module: Any, min_bytes: int = 1 << 20, device: Any = None) -> OffloadedParameters:
+    """Keep the parameters of a module in unified buffers, for inference.
+
+    Each submodule gets its parameters as tensors while its ``forward()`` runs. In between, Tern moves them to the host when
+    the budget of the device is at its limit. Call the module inside of ``torch.no_grad()``.
+
+    >>> with ternmem.torch.offload_parameters(model), torch.no_grad():  # doctest: +SKIP
+    ...     y = model(x)
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+    min_bytes : int
+        Smaller parameters stay where they are.
+    device : Device or str, optional
+        The device of the unified buffers. By default the device of the parameter, and the current device for CPU tensors.
+    """
+    opened = _core.open_device(device) if isinstance(device, str) else device
+    return OffloadedParameters(module, min_bytes, opened)
