@@ -85,9 +85,9 @@ Result<void> free_in_order(void* address, CallSite site) noexcept {
   if (ArenaResource* const arena = owner.arena()) {
     return free_in_lane(owner, *arena, entry, address, std::nullopt, site);
   }
+  const Device& device = owner.resource()->device();
   if (!id) {
     // The memory was allocated during a capture. Any stream may have launched the graph.
-    const Device& device = owner.resource()->device();
     Result<void> waited = device.try_synchronize(site);
     if (waited) waited = DeviceState::of(device)->settle_idle();
     if (!waited && waited.failure().code() != ErrorCode::device_lost) {
@@ -95,7 +95,7 @@ Result<void> free_in_order(void* address, CallSite site) noexcept {
       return Failure(waited.failure()).at(site);
     }
   }
-  const StreamRef stream = id ? DeviceState::find_stream(id) : StreamRef();
+  const StreamRef stream = id ? DeviceState::of(device)->stream_of(id) : StreamRef();
   return PointerOwner::try_free_taken(entry, address, stream, site);
 }
 

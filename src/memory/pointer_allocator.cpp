@@ -359,7 +359,8 @@ Result<void> PointerAllocator::try_free_in_order(void* address, CallSite site) n
   if (!entry) return PointerOwner::not_live(address, site);
   const BlockPlace* const place = find_place(entry.slot());
   const StreamId id = place == nullptr ? StreamId() : place->stream.load(std::memory_order_relaxed);
-  const StreamRef stream = id ? DeviceState::find_stream(id) : StreamRef();
+  const Device& device = PointerOwner::of(entry).resource()->device();
+  const StreamRef stream = id ? DeviceState::of(device)->stream_of(id) : StreamRef();
   return PointerOwner::try_free_taken(entry, address, stream, site);
 }
 
