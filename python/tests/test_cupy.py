@@ -97,9 +97,14 @@ def test_nested_statements_restore_what_was_before(shares: libraries.Shares) -> 
 
 
 def test_the_previous_allocator_serves_other_devices(shares: libraries.Shares) -> None:
-    asked = []
+    asked: list[int] = []
     before = cupy.cuda.get_allocator()
-    cupy.cuda.set_allocator(lambda bytes: asked.append(bytes) or "memory")
+
+    def previous(bytes: int) -> str:
+        asked.append(bytes)
+        return "memory"
+
+    cupy.cuda.set_allocator(previous)
     try:
         with ternmem.cupy.use(shares.cupy):
             assert allocate(100, ordinal=1) == "memory"
@@ -109,9 +114,9 @@ def test_the_previous_allocator_serves_other_devices(shares: libraries.Shares) -
 
 
 def test_a_resource_of_another_device_is_refused(shares: libraries.Shares) -> None:
-    for call in (lambda: ternmem.cupy.enable(tern.Pool("sim:0")), lambda: ternmem.cupy.enable(shares.cupy, 1)):
+    for resource, ordinal in ((tern.Pool("sim:0"), 0), (shares.cupy, 1)):
         with pytest.raises(tern.InvalidDeviceError, match="but CUDA device"):
-            call()
+            ternmem.cupy.enable(resource, ordinal)
     with pytest.raises(tern.InvalidDeviceError, match="library 'cupy' has no resource"):
         ternmem.cupy.statistics()
 
