@@ -373,10 +373,14 @@ def check_device(resource: _core.Resource, ordinal: int) -> None:
             f"resource of 'cuda:{ordinal}', or pass the ordinal of the other device.")
 
 
+# By the name of the library and the ordinal: a resource without a budget, and the budget resource around it.
+_unlimited: dict[tuple[str, int], tuple[_core.Resource, _core.BudgetResource]] = {}
+
+
 def resource_for(resource: _core.Resource | None, ordinal: int, name: str) -> _core.Resource:
     """Return the resource for a library: the given one, or the default resource of the device.
 
-    The default resource gets a budget without a limit around it, so that the library has figures of its own.
+    A resource without a budget gets one without a limit, so that the library has figures of its own.
     """
     if type(ordinal) is not int or not 0 <= ordinal < _max_ordinals:
         raise errors.InvalidDeviceError(f"{ordinal!r} is not the ordinal of a CUDA device. Use 0 to {_max_ordinals - 1}.")
@@ -385,4 +389,8 @@ def resource_for(resource: _core.Resource | None, ordinal: int, name: str) -> _c
     check_device(resource, ordinal)
     if isinstance(resource, _core.BudgetResource):
         return resource
-    return _core.BudgetResource(resource, _core.Budget(name, None))
+    # A new budget counts what is live in the resource, so each library has one budget for each resource.
+    known = _unlimited.get((name, ordinal))
+    if known is None or known[0] is not resource:
+        known = _unlimited[name, ordinal] = (resource, _core.BudgetResource(resource, _core.Budget(name, None)))
+    return known[1]

@@ -91,7 +91,7 @@ def share(device: Any, pool: _core.Resource | None = None, *, limit_bytes: int |
     device : Device, str or int
         An int is the ordinal of a CUDA device.
     pool : Resource, optional
-        By default a new pool of the device.
+        A pool without live memory. By default a new pool of the device.
     limit_bytes : int, optional
         The limit of all libraries together.
     name : str
@@ -110,6 +110,10 @@ def share(device: Any, pool: _core.Resource | None = None, *, limit_bytes: int |
     if pool is not None and pool.device != opened:
         raise errors.DeviceMismatchError(f"the pool has memory of '{pool.device.spec}', and the budgets are for '{opened.spec}'. "
                                          "Pass a pool of this device.")
+    live = 0 if pool is None else int(pool.statistics["live_bytes"])
+    if live:
+        raise errors.InvalidArgumentError(f"the pool has {_text_of(live)} of live memory, which the budget of each library would "
+                                          "count. Pass a pool without live memory.")
     return Shares(pool if pool is not None else _core.Pool(opened), limit_bytes, limits, name)
 
 

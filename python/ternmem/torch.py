@@ -589,7 +589,8 @@ class OffloadedParameters:
         self._hooks: list[Any] = []
         for part in module.modules():
             own = [one for one in part.parameters(recurse=False)
-                   if one.numel() * one.element_size() >= min_bytes and one.device.type in ("cpu", "cuda")]
+                   if one in self._stored  # another module has the parameter too
+                   or (one.numel() * one.element_size() >= min_bytes and one.device.type in ("cpu", "cuda"))]
             if not own:
                 continue
             for one in own:
