@@ -106,9 +106,10 @@ def _new_pool(ordinal: int) -> Any:
 def use(resource: _core.Resource | None = None, device: Any = 0) -> Iterator[Any]:
     """Allocate the tensors of a ``with`` statement from a resource. The value is the ``torch.cuda.MemPool``.
 
-    The statement applies to all threads. Inside, PyTorch's caching allocator requests its segments from the resource. When
-    the resource refuses one, PyTorch frees its unused segments, and then raises ``torch.OutOfMemoryError``. A note on the
-    error names who uses the budgets. Tensors may outlive the statement.
+    The statement applies to all threads. Inside, PyTorch's caching allocator requests its segments from the resource, and
+    keeps unused segments until the statement ends. When the resource refuses a segment, PyTorch raises
+    ``torch.OutOfMemoryError``. Notes on the error have Tern's sentence, and name who uses the budgets. Tensors may outlive the
+    statement.
 
     Parameters
     ----------
