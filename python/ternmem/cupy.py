@@ -17,7 +17,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import _core, c, libraries
+from . import _core, c, errors, libraries
 
 try:
     import cupy
@@ -40,17 +40,25 @@ def _allocator(previous: Callable[[int], Any]) -> Callable[[int], Any]:
                  stream_of: Any = get_current_stream, device_id: Any = get_device_id, malloc: int = malloc,
                  free: int = free) -> Any:
         ordinal = device_id()
-        memory = Memory(bytes, stream_of(ordinal).ptr, malloc, free, ordinal)
+        stream = stream_of(ordinal).ptr
+        memory = Memory(bytes, stream, malloc, free, ordinal)
         if memory.ptr or not bytes:
             return Pointer(memory, 0)
-        return refused(bytes, ordinal)
+        return refused(bytes, stream, ordinal)
 
-    def refused(bytes: int, ordinal: int) -> Any:
-        why = c.last_error()
+    def refused(bytes: int, stream: int, ordinal: int) -> Any:
         resource = c.plugin(c.CUPY, ordinal)
         if resource is None:
             return previous(bytes)
-        raise _out_of_memory(why, bytes, resource)
+        try:
+            address = c.plugin_allocate(c.CUPY, ordinal, bytes, stream)  # raises the exception that the null pointer stands for
+        except errors.OutOfMemoryError as error:
+            raise _out_of_memory(str(error), bytes, resource) from None
+        c.free_in_order(address)
+        memory = CFunctionAllocatorMemory(bytes, stream, malloc, free, ordinal)  # another thread has freed memory meanwhile
+        if not memory.ptr:
+            raise _out_of_memory(c.last_error(), bytes, resource)
+        return MemoryPointer(memory, 0)
 
     return allocate
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import subprocess
 import sys
@@ -63,6 +64,8 @@ def test_memory_comes_from_the_resource_and_returns_there(shares: libraries.Shar
         assert shares.cupy.statistics["live_bytes"] == 1024
         del view
         assert shares.cupy.statistics["live_bytes"] == 0
+        with pytest.raises(tern.Error, match="0xdead|INVALID"):  # the stream is that of CuPy
+            allocate(1000, stream=0xdead)
         kept = allocate(1000)
     assert shares.cupy.statistics["live_bytes"] == 1024
     del kept  # memory outlives the statement
@@ -76,6 +79,16 @@ def test_a_refusal_is_cupys_error_with_the_sentence_of_tern(shares: libraries.Sh
         assert isinstance(caught.value, MemoryError)
         assert "budget 'libraries': 5.0 MiB of 8.0 MiB; cupy 0 B of 6.0 MiB, torch 5.0 MiB of 6.0 MiB" in str(caught.value)
     del held
+
+
+def test_a_request_that_fails_is_tried_again(shares: libraries.Shares) -> None:
+    fails = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(lambda stream, bytes, ordinal: None)
+    address = ctypes.cast(fails, ctypes.c_void_p).value
+    with ternmem.cupy.use(shares.cupy):
+        memory = cupy.cuda.get_allocator()(1000, stream_of=lambda ordinal: Stream(0), device_id=lambda: 0, malloc=address)
+        assert c.find_block(memory.ptr).bytes == 1024
+        assert shares.cupy.statistics["live_blocks"] == 1
+    del memory
 
 
 def test_nested_statements_restore_what_was_before(shares: libraries.Shares) -> None:
