@@ -124,6 +124,15 @@ def test_a_stored_tensor_has_equal_elements_and_strides(tensor: Any) -> None:
     assert stored.buffer.tag == "test"
 
 
+def test_a_unified_buffer_is_on_the_device_of_its_tensor() -> None:
+    tensor = type("Tensor", (), {"is_cuda": True, "device": torch.device("cuda:1")})()
+    with pytest.raises(tern.DeviceMismatchError, match="a tensor on 'cuda:1' cannot have its unified buffer on 'sim:0'"):
+        ternmem.torch._device_for(tensor, tern.open_device("sim:0"))
+    device = tern.open_device("cuda:0?driver=sim")
+    tensor.device = torch.device("cuda:0")
+    assert ternmem.torch._device_for(tensor, device) is device
+
+
 def test_offloaded_parameters_compute_the_same() -> None:
     net, x = model().eval(), torch.randn(5, 3, 16, 16)
     sizes = [one.numel() for one in net.parameters()]
@@ -202,6 +211,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", type("Graph", (FakeGraph,), dict(vars(FakeGraph))))
     monkeypatch.setattr(torch.cuda, "device", lambda ordinal: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
     for name, word in (("_cuda_beginAllocateToPool", "begin"), ("_cuda_endAllocateToPool", "end"), ("_cuda_releasePool", "release")):
         monkeypatch.setattr(torch._C, name, lambda ordinal, pool, word=word: made.append((word, pool[1])), raising=False)
     ternmem.torch._keep_captures_apart.cache_clear()
