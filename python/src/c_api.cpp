@@ -4,8 +4,11 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "support.hpp"
@@ -69,6 +72,49 @@ const void* entry(Function* function) noexcept {
     entry(&tern_torch_empty_cache),
     entry(&tern_torch_set_fraction)};
 
+// --- CuPy. A CFunctionAllocator calls C functions, which cost a fifth of Python functions. It passes no
+// stream, and it checks for an exception if the result is -1.
+
+/// CuPy's C function for the current stream of the calling thread.
+std::intptr_t (*current_cupy_stream)() = nullptr;
+/// Raises the exception for a request that failed. Never released: CuPy may allocate at exit.
+PyObject* refuse_cupy_request = nullptr;
+
+/// Called with the interpreter lock, which a request must not hold: it may wait for other threads.
+void* allocate_for_cupy(void*, std::size_t bytes, int ordinal) {
+  void* const raised = reinterpret_cast<void*>(std::intptr_t{-1});
+  const std::intptr_t stream = current_cupy_stream();
+  if (stream == -1 && PyErr_Occurred() != nullptr) return raised;
+  void* address = nullptr;
+  const tern_status status = released([&] {
+    return tern_plugin_allocate(TERN_CUPY, ordinal, bytes, reinterpret_cast<void*>(stream),
+                                &address);
+  });
+  if (status == TERN_OK) return address;
+  try {
+    const nb::handle refuse(refuse_cupy_request);
+    refuse(bytes, ordinal, std::string(tern_last_error()));
+    PyErr_SetString(PyExc_MemoryError, tern_last_error());
+  } catch (nb::python_error& error) {
+    error.restore();
+  }
+  return raised;
+}
+
+nb::tuple cupy_functions(nb::handle current_stream, nb::object refuse) {
+  const char* const signature = PyCapsule_GetName(current_stream.ptr());
+  if (signature == nullptr ||
+      std::string_view(signature).rfind("intptr_t (void)", 0) != 0) {
+    PyErr_Clear();
+    throw nb::type_error("current_stream must be the C function of CuPy for the current stream.");
+  }
+  current_cupy_stream = reinterpret_cast<std::intptr_t (*)()>(
+      PyCapsule_GetPointer(current_stream.ptr(), signature));
+  if (refuse_cupy_request == nullptr) refuse_cupy_request = refuse.release().ptr();
+  return nb::make_tuple(reinterpret_cast<std::uintptr_t>(&allocate_for_cupy),
+                        reinterpret_cast<std::uintptr_t>(&tern_cupy_free));
+}
+
 }  // namespace
 
 void add_c_api(nb::module_& module) {
@@ -82,6 +128,10 @@ void add_c_api(nb::module_& module) {
       nb::arg("resource"), nb::arg("tag") = "",
       "Return a handle of the C API for a resource, as an address. Release it with "
       "``tern_release_resource``. The module ``ternmem.c`` calls the functions of the C API.");
+  module.def("cupy_functions", &cupy_functions, nb::arg("current_stream"), nb::arg("refuse"),
+             "Return the addresses of the functions for ``cupy.cuda.CFunctionAllocator``.\n\n"
+             "``current_stream`` is the capsule of CuPy's C function, and ``refuse(bytes, ordinal, "
+             "message)`` raises CuPy's exception. It is kept from the first call on.");
 }
 
 }  // namespace tern::python

@@ -133,7 +133,7 @@ using namespace tern::c;
 tern_status tern_begin_arena(int ordinal, tern_arena_id id, tern_stream_filter filter,
                              void* context) {
   if (const Result<void> valid = check_ordinal(ordinal); !valid) return fail(valid.failure());
-  return guarded([&] {
+  return guarded([&]() -> tern_status {
     const std::shared_ptr<const tern_resource> upstream = plugin_of(TERN_TORCH, ordinal);
     if (upstream == nullptr) return fail_no_plugin(TERN_TORCH, ordinal);
     StreamFilter accepts;
@@ -177,7 +177,7 @@ tern_status tern_reserve_arena(int ordinal, size_t bytes) {
 
 tern_status tern_begin_rehearsal(int ordinal) {
   if (const Result<void> valid = check_ordinal(ordinal); !valid) return fail(valid.failure());
-  return guarded([&] {
+  return guarded([&]() -> tern_status {
     const std::shared_ptr<const tern_resource> upstream = plugin_of(TERN_TORCH, ordinal);
     if (upstream == nullptr) return fail_no_plugin(TERN_TORCH, ordinal);
     return finish(begin(ordinal, rehearsal_id, {}, upstream->resource, {.rehearse = true}));

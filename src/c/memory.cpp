@@ -1,6 +1,7 @@
 // Allocating and freeing by address in the C API.
 
 #include <cstdint>
+#include <optional>
 
 #include "c/failures.hpp"
 #include "c/handles.hpp"
@@ -15,7 +16,8 @@ namespace tern::c {
 namespace {
 
 Result<void> free_in_lane(PointerOwner& owner, ArenaResource& arena, AddressEntry entry,
-                          void* address, std::uintptr_t lane, CallSite site) noexcept {
+                          void* address, std::optional<std::uintptr_t> lane,
+                          CallSite site) noexcept {
   const Result<Block> block = PointerOwner::try_block(entry, address);
   if (!block) return Failure(block.failure()).at(site);
   Result<void> freed = arena.try_deallocate_in_lane(*block, lane, site);
@@ -81,12 +83,11 @@ Result<void> free_in_order(void* address, CallSite site) noexcept {
   const BlockPlace* const place = find_place(entry.slot());
   const StreamId id = place == nullptr ? StreamId() : place->stream.load(std::memory_order_relaxed);
   if (ArenaResource* const arena = owner.arena()) {
-    return free_in_lane(owner, *arena, entry, address, static_cast<std::uintptr_t>(id.value()),
-                        site);
+    return free_in_lane(owner, *arena, entry, address, std::nullopt, site);
   }
+  const Device& device = owner.resource()->device();
   if (!id) {
     // The memory was allocated during a capture. Any stream may have launched the graph.
-    const Device& device = owner.resource()->device();
     Result<void> waited = device.try_synchronize(site);
     if (waited) waited = DeviceState::of(device)->settle_idle();
     if (!waited && waited.failure().code() != ErrorCode::device_lost) {
@@ -94,7 +95,7 @@ Result<void> free_in_order(void* address, CallSite site) noexcept {
       return Failure(waited.failure()).at(site);
     }
   }
-  const StreamRef stream = id ? DeviceState::find_stream(id) : StreamRef();
+  const StreamRef stream = id ? DeviceState::of(device)->stream_of(id) : StreamRef();
   return PointerOwner::try_free_taken(entry, address, stream, site);
 }
 

@@ -123,7 +123,7 @@ using namespace tern::c;
 tern_status tern_set_plugin(tern_library library, int ordinal, const tern_resource* resource) {
   if (const Result<void> valid = check_library(library); !valid) return fail(valid.failure());
   if (const Result<void> valid = check_ordinal(ordinal); !valid) return fail(valid.failure());
-  return guarded([&] {
+  return guarded([&]() -> tern_status {
     std::unique_ptr<std::shared_ptr<const tern_resource>> made;
     if (resource != nullptr) {
       auto copy = std::make_shared<tern_resource>(*resource);
@@ -139,7 +139,7 @@ tern_status tern_get_plugin(tern_library library, int ordinal, tern_resource** r
   if (const Result<void> valid = check_library(library); !valid) return fail(valid.failure());
   if (const Result<void> valid = check_ordinal(ordinal); !valid) return fail(valid.failure());
   if (resource == nullptr) return fail_null("resource");
-  return guarded([&] {
+  return guarded([&]() -> tern_status {
     const std::shared_ptr<const tern_resource> found = plugin_of(library, ordinal);
     if (found == nullptr) return fail_no_plugin(library, ordinal);
     *resource = new tern_resource(*found);

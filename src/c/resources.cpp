@@ -55,7 +55,7 @@ using namespace tern::c;
 tern_status tern_open_device(const char* spec, tern_device** device) {
   if (spec == nullptr) return fail_null("spec");
   if (device == nullptr) return fail_null("device");
-  return guarded([&] {
+  return guarded([&]() -> tern_status {
     Result<Device> opened = try_open_device(spec);
     if (!opened) return fail(opened.failure());
     *device = new tern_device{std::move(*opened)};
@@ -84,7 +84,7 @@ tern_status tern_make_pool(const tern_device* device, const tern_pool_options* o
                            tern_resource** pool) {
   if (device == nullptr) return fail_null("device");
   if (pool == nullptr) return fail_null("pool");
-  return guarded([&] {
+  return guarded([&]() -> tern_status {
     PoolOptions wanted;
     if (options != nullptr) {
       if (options->struct_bytes < sizeof(tern_pool_options)) {
@@ -105,7 +105,7 @@ tern_status tern_default_resource(const tern_device* device, tern_memory_kind ki
                                   tern_resource** resource) {
   if (device == nullptr) return fail_null("device");
   if (resource == nullptr) return fail_null("resource");
-  return guarded([&] {
+  return guarded([&]() -> tern_status {
     const Result<MemoryKind> wanted = kind_of(kind);
     if (!wanted) return fail(wanted.failure());
     Result<ResourceHandle> found = try_default_resource(device->device, *wanted);
@@ -119,7 +119,7 @@ tern_status tern_make_budget(const char* name, size_t limit_bytes, const tern_bu
                              tern_budget** budget) {
   if (name == nullptr) return fail_null("name");
   if (budget == nullptr) return fail_null("budget");
-  return guarded([&] {
+  return guarded([&]() -> tern_status {
     BudgetOptions options;
     if (parent != nullptr) options.parent = parent->budget;
     *budget = new tern_budget{Budget::make(name, limit_of(limit_bytes), options)};
@@ -129,7 +129,7 @@ tern_status tern_make_budget(const char* name, size_t limit_bytes, const tern_bu
 
 tern_status tern_set_budget_limit(const tern_budget* budget, size_t limit_bytes) {
   if (budget == nullptr) return fail_null("budget");
-  return guarded([&] {
+  return guarded([&]() -> tern_status {
     budget->budget->set_limit(limit_of(limit_bytes));
     return TERN_OK;
   });
@@ -142,7 +142,7 @@ tern_status tern_make_budget_resource(const tern_resource* upstream, const tern_
   if (upstream == nullptr) return fail_null("upstream");
   if (budget == nullptr) return fail_null("budget");
   if (resource == nullptr) return fail_null("resource");
-  return guarded([&] {
+  return guarded([&]() -> tern_status {
     *resource = make_c_handle(std::make_shared<BudgetResource>(upstream->resource, budget->budget));
     return TERN_OK;
   });
@@ -151,7 +151,7 @@ tern_status tern_make_budget_resource(const tern_resource* upstream, const tern_
 tern_status tern_set_tag(tern_resource* resource, const char* tag) {
   if (resource == nullptr) return fail_null("resource");
   if (tag == nullptr) return fail_null("tag");
-  return guarded([&] {
+  return guarded([&]() -> tern_status {
     resource->tag = Tag(tag);
     return TERN_OK;
   });

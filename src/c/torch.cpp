@@ -73,7 +73,7 @@ void tern_torch_empty_cache(void) {
 }
 
 void tern_torch_set_fraction(double fraction, int ordinal) {
-  static_cast<void>(guarded([&] {
+  static_cast<void>(guarded([&]() -> tern_status {
     if (const Result<void> valid = check_ordinal(ordinal); !valid) return fail(valid.failure());
     const auto resource = plugin_of(TERN_TORCH, ordinal);
     if (resource == nullptr) return fail_no_plugin(TERN_TORCH, ordinal);

@@ -724,6 +724,14 @@ Mark DeviceState::next_mark(StreamId id) noexcept {
   return Mark{id, stream->promise_next()};
 }
 
+Mark DeviceState::next_mark_of_free(StreamId id) noexcept {
+  StreamState* const stream = slots_[id.slot()].load(std::memory_order_acquire);
+  if (stream == nullptr) return {};
+  const StreamPin stay(StreamRef(stream, id), StreamPin::Idle::accepted);
+  if (!stay || !stream->is_kept_by_device()) return next_mark(id);
+  return Mark{id, stream->promise_next_of_free()};
+}
+
 void DeviceState::take_next(StreamState& stream, Mark mark) noexcept {
   std::uint64_t before = mark.sequence - 1;
   if (!stream.has_next.load(std::memory_order_acquire)) return;

@@ -83,6 +83,12 @@ struct StreamState {
   [[nodiscard]] bool is_open_as(StreamId name_of_it) const noexcept {
     return is_lent(use.load(std::memory_order_relaxed), name_of_it);
   }
+  /// Returns true if the slot holds the stream `name_of_it` and memory may be freed in its order: it
+  /// accepts work, or the device keeps it and nobody borrows it now.
+  [[nodiscard]] bool accepts_frees_as(StreamId name_of_it) const noexcept {
+    const std::uint64_t now = use.load(std::memory_order_relaxed);
+    return ((now ^ name_of_it.value()) & number_mask) == 0 && (now & (loans_mask | is_kept)) != 0;
+  }
   /// Takes a loan of the stream, if the slot still holds it and it accepts one.
   [[nodiscard]] bool try_lend(StreamId name_of_it) noexcept {
     std::uint64_t now = use.load(std::memory_order_relaxed);
@@ -119,6 +125,10 @@ struct StreamState {
   }
   [[nodiscard]] bool is_idle() const noexcept {
     return (use.load(std::memory_order_acquire) & (is_kept | loans_mask)) == is_kept;
+  }
+  /// Returns true for a foreign stream that stays in its slot while nobody borrows it.
+  [[nodiscard]] bool is_kept_by_device() const noexcept {
+    return (use.load(std::memory_order_relaxed) & is_kept) != 0;
   }
   /// Notes that the stream must not become idle without an event after its work.
   void need_seal() noexcept {
@@ -368,6 +378,15 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// Returns the stream with this id. Returns an empty reference if the slot was freed; the marks
   /// of the stream are then done. An ended stream is found as long as its slot is not freed.
   [[nodiscard]] static StreamRef find_stream(StreamId id) noexcept;
+  /// Like find_stream(), for a stream of this device.
+  [[nodiscard]] StreamRef stream_of(StreamId id) const noexcept {
+    StreamState* const stream = slots_[id.slot()].load(std::memory_order_acquire);
+    if (stream == nullptr || stream->id.load(std::memory_order_acquire) != id.value()) return {};
+    return {stream, id};
+  }
+  /// Like next_mark(), for whoever frees memory: the mark of a stream that the device keeps gets no
+  /// event when the stream becomes idle.
+  [[nodiscard]] Mark next_mark_of_free(StreamId id) noexcept;
   /// Returns a handle to each open device. Throws std::bad_alloc.
   [[nodiscard]] static std::vector<Device> open_handles();
   /// Fails with device_mismatch, naming both devices, if the address lies in memory of an open

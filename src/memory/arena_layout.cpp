@@ -61,11 +61,11 @@ std::optional<std::size_t> ArenaLayout::take(std::size_t bytes, std::size_t alig
   return offset;
 }
 
-void ArenaLayout::put(std::size_t offset, Lane lane) noexcept {
+void ArenaLayout::put(std::size_t offset, std::optional<Lane> lane) noexcept {
   auto at = pieces_.find(offset);
   if (at == pieces_.end() || at->second.is_free) return;
   at->second.is_free = true;
-  at->second.lane = lane;
+  if (lane) at->second.lane = *lane;
   join_next(at);
   if (at != pieces_.begin()) {
     if (const auto before = std::prev(at); before->second.is_free) join_next(before);

@@ -25,8 +25,8 @@ class ArenaLayout {
   /// nothing if there is none below the capacity. `bytes` is not 0. Throws std::bad_alloc.
   [[nodiscard]] std::optional<std::size_t> take(std::size_t bytes, std::size_t alignment,
                                                 Lane lane);
-  /// Frees the block at the offset, for the lane. Allocates nothing.
-  void put(std::size_t offset, Lane lane) noexcept;
+  /// Frees the block at the offset, for the lane, or for the lane that took it. Allocates nothing.
+  void put(std::size_t offset, std::optional<Lane> lane = std::nullopt) noexcept;
 
   /// The end of the highest block so far.
   [[nodiscard]] std::size_t extent_bytes() const noexcept { return extent_bytes_; }

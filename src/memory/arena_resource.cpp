@@ -118,7 +118,7 @@ struct ArenaResource::State {
     }
   }
 
-  void unplace(void* address, std::uint64_t chunk, std::uintptr_t lane) noexcept {
+  void unplace(void* address, std::uint64_t chunk, std::optional<std::uintptr_t> lane) noexcept {
     Chunk& home = *chunks[chunk];
     home.layout.put(static_cast<std::size_t>(static_cast<std::byte*>(address) -
                                              static_cast<std::byte*>(home.memory.address)),
@@ -248,7 +248,8 @@ Result<void> ArenaResource::try_deallocate(const Block& block, StreamRef stream,
   return try_deallocate_in_lane(block, static_cast<std::uintptr_t>(stream.id().value()), site);
 }
 
-Result<void> ArenaResource::try_deallocate_in_lane(const Block& block, std::uintptr_t lane,
+Result<void> ArenaResource::try_deallocate_in_lane(const Block& block,
+                                                   std::optional<std::uintptr_t> lane,
                                                    CallSite site) noexcept {
   if (!block) return {};
   const Result<BlockFacts> claimed = try_claim_block(block, this);

@@ -409,6 +409,8 @@ Mark BudgetResource::mark_of_free(StreamRef stream) const noexcept {
       !state->device->is_in_its_process()) [[unlikely]] {
     return mark_of_other_free(stream);
   }
+  // Code that borrows a stream for each call would pay for an event with each free.
+  if (state->is_kept_by_device()) return {stream.id(), state->promise_next_of_free()};
   return {stream.id(), state->issue()};
 }
 
@@ -418,7 +420,7 @@ Mark BudgetResource::mark_of_free(StreamRef stream) const noexcept {
   if (!frees_without_waiting_ || is_free || book_->is_forked()) return {};
   if (!stream.id()) return mark_of_free(device().default_stream());
   // A destroyed stream returns its last mark. If there is no mark, the upstream has already waited.
-  return device().next_mark(stream.id());
+  return DeviceState::of(device())->next_mark_of_free(stream.id());
 }
 
 Overflow overflow_of(const Resource* resource) noexcept {

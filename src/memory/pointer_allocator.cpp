@@ -215,6 +215,8 @@ Result<void> PointerOwner::try_add_use(const void* address, AddressEntry entry, 
         .with("a", resource_->device().spec())
         .with("b", Place::device(stream.device_id()).text());
   }
+  // Asks for a mark now: if the stream ends before the free, there must be a mark after its work.
+  static_cast<void>(stream.next_mark());
   try {
     const std::lock_guard lock(delayed_mutex_);
     std::vector<StreamRef>& streams = uses_[address];
@@ -357,7 +359,8 @@ Result<void> PointerAllocator::try_free_in_order(void* address, CallSite site) n
   if (!entry) return PointerOwner::not_live(address, site);
   const BlockPlace* const place = find_place(entry.slot());
   const StreamId id = place == nullptr ? StreamId() : place->stream.load(std::memory_order_relaxed);
-  const StreamRef stream = id ? DeviceState::find_stream(id) : StreamRef();
+  const Device& device = PointerOwner::of(entry).resource()->device();
+  const StreamRef stream = id ? DeviceState::of(device)->stream_of(id) : StreamRef();
   return PointerOwner::try_free_taken(entry, address, stream, site);
 }
 

@@ -49,7 +49,8 @@ typedef struct tern_device tern_device;
 typedef struct tern_resource tern_resource;
 typedef struct tern_budget tern_budget;
 
-typedef enum tern_status {
+typedef int32_t tern_status;
+enum {
   TERN_OK = 0,
   TERN_OUT_OF_MEMORY = 1,    /* the device or the pool has no memory */
   TERN_OUT_OF_BUDGET = 2,    /* a budget is at its limit */
@@ -61,13 +62,14 @@ typedef enum tern_status {
   TERN_AFTER_FORK = 8,
   TERN_DEVICE_LOST = 9,
   TERN_FAILED = 10 /* anything else; tern_last_error() names it */
-} tern_status;
+};
 
-typedef enum tern_memory_kind {
+typedef int32_t tern_memory_kind;
+enum {
   TERN_DEVICE_MEMORY = 0,
   TERN_PINNED_MEMORY = 1,
   TERN_MANAGED_MEMORY = 2
-} tern_memory_kind;
+};
 
 /* --- Version and errors */
 
@@ -224,7 +226,8 @@ TERN_C_API tern_status tern_end_rehearsal(int ordinal, size_t* needed_bytes);
  *
  * Each library has a number of its own, so that each can have a budget of its own. */
 
-typedef enum tern_library { TERN_TORCH = 0, TERN_CUPY = 1, TERN_NUMBA = 2, TERN_OTHER = 3 } tern_library;
+typedef int32_t tern_library;
+enum { TERN_TORCH = 0, TERN_CUPY = 1, TERN_NUMBA = 2, TERN_OTHER = 3 };
 
 /* Sets the resource for the memory that a library allocates on the CUDA device with this ordinal.
  * Memory that it has already allocated stays where it is. A null resource removes it. */

@@ -23,7 +23,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "tern/memory/resource.hpp"
 
@@ -73,10 +75,12 @@ class TERN_EXPORT ArenaResource final : public Resource {
   [[nodiscard]] std::size_t held_bytes() const noexcept;
 
   /// Like the functions above, for streams that Tern cannot borrow because they are being captured.
-  /// `lane` is any number that names the stream, such as its handle; 0 is the host.
+  /// `lane` is any number that names the stream, such as its handle; 0 is the host. A free without
+  /// a lane is for the lane of the allocation.
   [[nodiscard]] Result<Block> try_allocate_in_lane(const Request& request,
                                                    std::uintptr_t lane) noexcept;
-  [[nodiscard]] Result<void> try_deallocate_in_lane(const Block& block, std::uintptr_t lane,
+  [[nodiscard]] Result<void> try_deallocate_in_lane(const Block& block,
+                                                    std::optional<std::uintptr_t> lane,
                                                     CallSite site = CallSite::here()) noexcept;
 
  private:

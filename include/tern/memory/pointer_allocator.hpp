@@ -77,6 +77,9 @@ class TERN_EXPORT PointerAllocator {
 
   /// Returns the block that begins at the address. Fails with use_after_free if there is none.
   [[nodiscard]] static Result<Block> try_find(const void* address) noexcept;
+  [[nodiscard]] static Block find(const void* address, CallSite site = CallSite::here()) {
+    return try_find(address).value(site);
+  }
 
   /// Frees what record_use() has delayed and what is no longer in use. Returns the number of blocks
   /// that stay delayed. Never waits.

@@ -325,6 +325,9 @@ class Pool final : private trace::RecordingListener {
   /// The same, for a stream that cannot end meanwhile.
   [[nodiscard]] Result<void> free_pinned(StreamRef stream, Mark last_use, const Block& block,
                                          const CallSite& site) noexcept;
+  /// Returns whether memory can be freed in the order of the stream. A foreign stream may be idle:
+  /// its mark needs no driver call, and the marks of a stream that vanishes meanwhile are covered by
+  /// its seal.
   [[nodiscard]] bool can_use(StreamRef stream) const noexcept;
   void finish_free(Descriptor& range, StreamRef stream, Mark last_use, const Block& block,
                    CallSite site) noexcept;
@@ -474,7 +477,7 @@ inline void Pool::begin_block(Descriptor& range, StreamCache& cache,
 inline bool Pool::can_use(StreamRef stream) const noexcept {
   const StreamId id = stream.id();
   if (!is_same_process(process_)) return false;
-  return !id || (id.device() == device_id_ && DeviceState::state_of(stream)->is_open_as(id));
+  return !id || (id.device() == device_id_ && DeviceState::state_of(stream)->accepts_frees_as(id));
 }
 
 // Hits and frees never take the address of a local variable, which would make the compiler add a
