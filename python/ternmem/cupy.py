@@ -14,10 +14,11 @@ Memory is allocated and freed in the order of CuPy's current stream. A refusal i
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import _core, c, libraries
+from . import _core, c, errors, libraries
 
 try:
     import cupy
@@ -31,7 +32,33 @@ except ImportError as _missing:
 __all__ = ["enable", "statistics", "use"]
 
 
-def _allocator(previous: Callable[[int], Any]) -> Callable[[int], Any]:
+# --- Allocators. CuPy calls C functions if every device has a resource, and a Python function otherwise.
+
+
+def _refuse(bytes: int, ordinal: int, why: str) -> None:
+    """Raise the exception for a request that failed."""
+    resource = c.plugin(c.CUPY, ordinal)
+    if resource is None:
+        raise errors.InvalidDeviceError(why)
+    raise _out_of_memory(why, bytes, resource)
+
+
+@functools.cache
+def _fast() -> Any:
+    functions = _core.cupy_functions(cupy.cuda.stream.__pyx_capi__["get_current_stream_ptr"], _refuse)
+    return cupy.cuda.CFunctionAllocator(0, *functions, None)
+
+
+def _is_on_every_device() -> bool:
+    count = int(cupy.cuda.runtime.getDeviceCount())
+    return all(c.plugin(c.CUPY, ordinal) is not None for ordinal in range(count))
+
+
+def _is_ours(allocator: Any) -> bool:
+    return getattr(allocator, "__module__", None) == __name__ or getattr(allocator, "__self__", None) is _fast()
+
+
+def _slow(previous: Callable[[int], Any]) -> Callable[[int], Any]:
     """Return an allocator for CuPy. ``previous`` serves the devices for which no resource was set."""
     malloc, free = c.address_of("tern_cupy_malloc"), c.address_of("tern_cupy_free")
 
@@ -40,17 +67,25 @@ def _allocator(previous: Callable[[int], Any]) -> Callable[[int], Any]:
                  stream_of: Any = get_current_stream, device_id: Any = get_device_id, malloc: int = malloc,
                  free: int = free) -> Any:
         ordinal = device_id()
-        memory = Memory(bytes, stream_of(ordinal).ptr, malloc, free, ordinal)
+        stream = stream_of(ordinal).ptr
+        memory = Memory(bytes, stream, malloc, free, ordinal)
         if memory.ptr or not bytes:
             return Pointer(memory, 0)
-        return refused(bytes, ordinal)
+        return refused(bytes, stream, ordinal)
 
-    def refused(bytes: int, ordinal: int) -> Any:
-        why = c.last_error()
+    def refused(bytes: int, stream: int, ordinal: int) -> Any:
         resource = c.plugin(c.CUPY, ordinal)
         if resource is None:
             return previous(bytes)
-        raise _out_of_memory(why, bytes, resource)
+        try:
+            address = c.plugin_allocate(c.CUPY, ordinal, bytes, stream)  # raises the exception that the null pointer stands for
+        except errors.OutOfMemoryError as error:
+            raise _out_of_memory(str(error), bytes, resource) from None
+        c.free_in_order(address)
+        memory = CFunctionAllocatorMemory(bytes, stream, malloc, free, ordinal)  # another thread has freed memory meanwhile
+        if not memory.ptr:
+            raise _out_of_memory(c.last_error(), bytes, resource)
+        return MemoryPointer(memory, 0)
 
     return allocate
 
@@ -126,8 +161,10 @@ def enable(resource: _core.Resource | None = None, device: int = 0, *, pinned: _
     """
     c.set_plugin(c.CUPY, device, c.resource_for(resource, device, "cupy"))
     current = cupy.cuda.get_allocator()
-    if getattr(current, "__module__", None) != __name__:
-        cupy.cuda.set_allocator(_allocator(current))
+    if _is_on_every_device():
+        cupy.cuda.set_allocator(_fast().malloc)
+    elif not _is_ours(current):
+        cupy.cuda.set_allocator(_slow(current))
     _set_pinned(pinned, device)
 
 

@@ -98,6 +98,7 @@ def _end(ordinal: int, pool: Any) -> None:
 
 
 def _new_pool(ordinal: int) -> Any:
+    torch.cuda.init()
     with torch.cuda.device(ordinal):
         return torch.cuda.MemPool(_allocator().allocator())
 
@@ -106,9 +107,10 @@ def _new_pool(ordinal: int) -> Any:
 def use(resource: _core.Resource | None = None, device: Any = 0) -> Iterator[Any]:
     """Allocate the tensors of a ``with`` statement from a resource. The value is the ``torch.cuda.MemPool``.
 
-    The statement applies to all threads. Inside, PyTorch's caching allocator requests its segments from the resource. When
-    the resource refuses one, PyTorch frees its unused segments, and then raises ``torch.OutOfMemoryError``. A note on the
-    error names who uses the budgets. Tensors may outlive the statement.
+    The statement applies to all threads. Inside, PyTorch's caching allocator requests its segments from the resource, and
+    keeps unused segments until the statement ends. When the resource refuses a segment, PyTorch raises
+    ``torch.OutOfMemoryError``. Notes on the error have Tern's sentence, and name who uses the budgets. Tensors may outlive the
+    statement.
 
     Parameters
     ----------
@@ -498,7 +500,7 @@ class _Stored:
         self.shape = packed.shape
         self.dtype = tensor.dtype
         self.place = tensor.device
-        self.buffer = UnifiedBuffer(packed.numel() * packed.element_size(), "uint8", device=device or _device_of(tensor), tag=tag)
+        self.buffer = UnifiedBuffer(packed.numel() * packed.element_size(), "uint8", device=_device_for(tensor, device), tag=tag)
         if not packed.is_cuda:
             with self.buffer.discard_host() as array:
                 array[:] = _bytes_of(packed)
@@ -522,6 +524,15 @@ class _Stored:
 
 def _device_of(tensor: Any) -> _core.Device:
     return _core.open_device(f"cuda:{_ordinal(tensor.device)}") if tensor.is_cuda else _core.current_device()
+
+
+def _device_for(tensor: Any, wanted: _core.Device | None) -> _core.Device:
+    if wanted is None:
+        return _device_of(tensor)
+    if tensor.is_cuda and wanted.spec.partition("?")[0] != f"cuda:{_ordinal(tensor.device)}":
+        raise errors.DeviceMismatchError(f"a tensor on '{tensor.device}' cannot have its unified buffer on '{wanted.spec}'. Leave the "
+                                         "device out to use that of the tensor.")
+    return wanted
 
 
 def _borrowed_stream(tensor: Any) -> _core.Stream:

@@ -236,6 +236,19 @@ def test_memory_outlives_its_handle() -> None:
     assert budget.live_bytes == 0
 
 
+def test_a_closed_handle_keeps_nothing() -> None:
+    device = tern.sim.open()
+    pool = tern.Pool(device, initial_bytes=4 * mib)
+    handle = c.Handle(pool)
+    del pool
+    assert len(tern.sim.leaks(device)) > 0
+    handle.close()
+    assert tern.sim.leaks(device) == []
+    handle = c.Handle(tern.Pool(device, initial_bytes=4 * mib))
+    del handle
+    assert tern.sim.leaks(device) == []
+
+
 # --- Streams
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import subprocess
 import sys
@@ -35,7 +36,8 @@ class Stream:
 
 
 @pytest.fixture
-def shares() -> Iterator[libraries.Shares]:
+def shares(monkeypatch: pytest.MonkeyPatch) -> Iterator[libraries.Shares]:
+    monkeypatch.setattr(ternmem.cupy, "_is_on_every_device", lambda: False)
     before = cupy.cuda.get_allocator()
     made = libraries.share("cuda:0?driver=sim", limit_bytes=8 * mib, cupy=6 * mib, torch=6 * mib)
     yield made
@@ -63,6 +65,8 @@ def test_memory_comes_from_the_resource_and_returns_there(shares: libraries.Shar
         assert shares.cupy.statistics["live_bytes"] == 1024
         del view
         assert shares.cupy.statistics["live_bytes"] == 0
+        with pytest.raises(tern.Error, match="0xdead|INVALID"):  # the stream is that of CuPy
+            allocate(1000, stream=0xdead)
         kept = allocate(1000)
     assert shares.cupy.statistics["live_bytes"] == 1024
     del kept  # memory outlives the statement
@@ -76,6 +80,16 @@ def test_a_refusal_is_cupys_error_with_the_sentence_of_tern(shares: libraries.Sh
         assert isinstance(caught.value, MemoryError)
         assert "budget 'libraries': 5.0 MiB of 8.0 MiB; cupy 0 B of 6.0 MiB, torch 5.0 MiB of 6.0 MiB" in str(caught.value)
     del held
+
+
+def test_a_request_that_fails_is_tried_again(shares: libraries.Shares) -> None:
+    fails = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(lambda stream, bytes, ordinal: None)
+    address = ctypes.cast(fails, ctypes.c_void_p).value
+    with ternmem.cupy.use(shares.cupy):
+        memory = cupy.cuda.get_allocator()(1000, stream_of=lambda ordinal: Stream(0), device_id=lambda: 0, malloc=address)
+        assert c.find_block(memory.ptr).bytes == 1024
+        assert shares.cupy.statistics["live_blocks"] == 1
+    del memory
 
 
 def test_nested_statements_restore_what_was_before(shares: libraries.Shares) -> None:
@@ -121,6 +135,47 @@ def test_a_resource_of_another_device_is_refused(shares: libraries.Shares) -> No
         ternmem.cupy.statistics()
 
 
+@pytest.fixture
+def fast(shares: libraries.Shares, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """What CuPy does with the C functions, on a stream of our choice."""
+    monkeypatch.setattr(ternmem.cupy, "_is_on_every_device", lambda: True)
+    stream = [0]
+    function = ctypes.CFUNCTYPE(ctypes.c_ssize_t)(lambda: stream[0])
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    name = b"intptr_t (void)"
+    capsule = new(ctypes.cast(function, ctypes.c_void_p), name, None)
+    functions = tern._core.cupy_functions(capsule, ternmem.cupy._refuse)
+
+    def allocate(bytes: int, handle: int = 0) -> Any:
+        stream[0] = handle
+        return cupy.cuda.memory.CFunctionAllocatorMemory(bytes, 0, *functions, 0)
+
+    yield allocate
+    tern._core.cupy_functions(cupy.cuda.stream.__pyx_capi__["get_current_stream_ptr"], ternmem.cupy._refuse)
+
+
+def test_cupy_calls_c_functions_if_every_device_has_a_resource(fast: Any, shares: libraries.Shares) -> None:
+    before = cupy.cuda.get_allocator()
+    stream = tern.Stream(shares.pool.device)
+    with ternmem.cupy.use(shares.cupy):
+        assert cupy.cuda.get_allocator() == ternmem.cupy._fast().malloc
+        memory = fast(1000, stream.handle)
+        assert c.find_block(memory.ptr).bytes == 1024
+        assert shares.cupy.statistics["live_bytes"] == 1024
+        with pytest.raises(cupy.cuda.memory.OutOfMemoryError, match="cannot hold 7.0 MiB.*torch 0 B of 6.0 MiB"):
+            fast(7 * mib)
+        with pytest.raises(Exception, match="INVALID"):
+            fast(1000, 0xdead)
+        with ternmem.cupy.use(shares.torch):
+            assert cupy.cuda.get_allocator() == ternmem.cupy._fast().malloc
+        del memory
+        assert shares.cupy.statistics["live_bytes"] == 0
+    assert cupy.cuda.get_allocator() == before
+    with pytest.raises(tern.InvalidDeviceError, match="library 'cupy' has no resource for CUDA device 0"):
+        fast(1000)
+
+
 def test_pinned_memory_comes_from_a_pinned_pool(shares: libraries.Shares) -> None:
     pool = tern.Pool("cuda:0?driver=sim", kind="pinned")
     small = tern.BudgetResource(pool, tern.Budget("pinned", mib))
@@ -155,6 +210,11 @@ def pool() -> Iterator[tern.BudgetResource]:
     yield made
     gc.collect()
     assert made.statistics["live_bytes"] == 0
+
+
+@needs_gpu
+def test_cupy_counts_its_devices() -> None:
+    assert not ternmem.cupy._is_on_every_device()
 
 
 @needs_gpu

@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+import ternmem as tern
+
 root = pathlib.Path(__file__).resolve().parent.parent.parent
 block = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.M)
 guide = root / "docs/guide"
@@ -18,9 +20,13 @@ examples = sorted((root / "python/examples").glob("*.py"))
 
 
 def skip_without_libraries(program: str) -> None:
-    for library, users in {"pyarrow": "import pyarrow|ternmem.flight", "distributed": "ternmem.dask"}.items():
-        if re.search(users, program):
+    users = {"pyarrow": "import pyarrow|ternmem.flight", "distributed": "ternmem.dask", "torch": "ternmem.torch", "cupy": "ternmem.cupy",
+             "numba.cuda": "ternmem.numba"}
+    for library, pattern in users.items():
+        if re.search(pattern, program):
             pytest.importorskip(library, reason=f"{library} is not installed")
+    if "ternmem.torch" in program and not any(spec.startswith("cuda:") for spec in tern.devices()):
+        pytest.skip("the page needs a GPU")
 
 
 @pytest.mark.parametrize("page", pages, ids=lambda page: page.stem)

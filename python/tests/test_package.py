@@ -13,18 +13,24 @@ import time
 import pytest
 
 import ternmem as tern
-from ternmem import _core
+from ternmem import _core, c
 
 folder = pathlib.Path(__file__).resolve().parent.parent
 
 
-def test_the_extension_exports_only_its_init_function() -> None:
+def test_the_extension_exports_its_init_function_and_the_c_api() -> None:
     nm = shutil.which("nm")
     if nm is None:
         pytest.skip("nm is not installed")
     assert _core.__file__ is not None
     listed = subprocess.run([nm, "-D", "--defined-only", _core.__file__], capture_output=True, text=True, check=True)
-    assert [line.split()[-1] for line in listed.stdout.splitlines()] == ["PyInit__core"]
+    exported = {line.split()[-1] for line in listed.stdout.splitlines()}
+    header = (folder.parent / "include/tern/c/tern.h").read_text()
+    declared = set(re.findall(r"^TERN_C_API [^(]*?(tern_\w+)\(", header, re.M))
+    of_torch = {"tern_torch_begin_pool", "tern_torch_end_pool", "tern_torch_release_pool"}
+    assert len(declared) > 40
+    assert exported - {"tern_fake_cuda"} == {"PyInit__core", *declared, *of_torch}
+    assert declared - {"tern_torch_malloc_or_throw"} == set(c._signatures)
 
 
 def test_the_license_and_the_readme_are_there() -> None:

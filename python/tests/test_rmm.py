@@ -40,6 +40,13 @@ def test_memory_is_allocated_and_freed_on_the_stream(shares: libraries.Shares) -
             memory.deallocate(address, 1000, *given)
             assert shares.rmm.statistics["live_bytes"] == 0
 
+    class Wrong:
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return 0, 0xdead
+
+    with pytest.raises(RuntimeError, match="INVALID"):
+        memory.allocate(1000, Stream(Wrong()))
+
 
 def test_a_refusal_is_a_memory_error_with_the_sentence_of_tern(shares: libraries.Shares) -> None:
     memory: Any = ternmem.rmm.resource(shares.rmm)

@@ -102,6 +102,11 @@ def test_small_tensors_and_parameters_stay_where_they_are(stored: list[Any]) -> 
         (large * weight).exp().sum().backward()
     assert len(stored) >= 1
     assert all(tuple(one.shape) == (300, 300) for one in stored)
+    count = len(stored)
+    wide = torch.randn(300, 600)
+    with ternmem.torch.offload_saved_tensors(1):
+        (wide[:, ::2] * weight).sum().backward()  # a tensor with gaps
+    assert len(stored) == count
 
 
 @pytest.mark.parametrize("tensor", [
@@ -117,6 +122,15 @@ def test_a_stored_tensor_has_equal_elements_and_strides(tensor: Any) -> None:
     if ternmem.torch._has_no_gaps(tensor):
         assert again.stride() == tensor.stride()
     assert stored.buffer.tag == "test"
+
+
+def test_a_unified_buffer_is_on_the_device_of_its_tensor() -> None:
+    tensor = type("Tensor", (), {"is_cuda": True, "device": torch.device("cuda:1")})()
+    with pytest.raises(tern.DeviceMismatchError, match="a tensor on 'cuda:1' cannot have its unified buffer on 'sim:0'"):
+        ternmem.torch._device_for(tensor, tern.open_device("sim:0"))
+    device = tern.open_device("cuda:0?driver=sim")
+    tensor.device = torch.device("cuda:0")
+    assert ternmem.torch._device_for(tensor, device) is device
 
 
 def test_offloaded_parameters_compute_the_same() -> None:
@@ -197,6 +211,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", type("Graph", (FakeGraph,), dict(vars(FakeGraph))))
     monkeypatch.setattr(torch.cuda, "device", lambda ordinal: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
     for name, word in (("_cuda_beginAllocateToPool", "begin"), ("_cuda_endAllocateToPool", "end"), ("_cuda_releasePool", "release")):
         monkeypatch.setattr(torch._C, name, lambda ordinal, pool, word=word: made.append((word, pool[1])), raising=False)
     ternmem.torch._keep_captures_apart.cache_clear()
@@ -317,7 +332,12 @@ assert stats["allocated_bytes.all.current"] == ternmem.torch.memory_allocated(0)
 assert stats["allocated_bytes.all.peak"] == ternmem.torch.max_memory_allocated(0) == 3 << 20
 assert stats["allocation.all.allocated"] == 2 and stats["allocation.all.freed"] == 1
 assert stats["reserved_bytes.all.current"] == ternmem.torch.memory_reserved(0) <= ternmem.torch.max_memory_reserved(0)
+assert stats["active_bytes.all.current"] == budget.used_bytes == 3 << 20  # 2 MiB are freed, but a stream may still use them
 assert stats["num_ooms"] == 0 and stats["num_alloc_retries"] == 0
+torch.cuda.memory.is_initialized = lambda: True
+assert torch.cuda.memory_allocated(0) == 1 << 20 and torch.cuda.max_memory_allocated(0) == 3 << 20
+assert "1024 KiB" in torch.cuda.memory_summary(0)
+assert torch.cuda.memory_snapshot()[0]["device"] == 0
 assert c.library.tern_torch_malloc(8 << 20, 0, 0) is None
 assert ternmem.torch.memory_stats(0)["num_ooms"] == 1
 assert torch._C._cuda_memoryStats(0)["allocated_bytes"]["all"]["current"] == 1 << 20

@@ -2675,6 +2675,13 @@ def c_handle(resource: Resource, tag: str = '') -> int:
     Return a handle of the C API for a resource, as an address. Release it with ``tern_release_resource``. The module ``ternmem.c`` calls the functions of the C API.
     """
 
+def cupy_functions(current_stream: object, refuse: object) -> tuple[typing.Any, ...]:
+    """
+    Return the addresses of the functions for ``cupy.cuda.CFunctionAllocator``.
+
+    ``current_stream`` is the capsule of CuPy's C function, and ``refuse(bytes, ordinal, message)`` raises CuPy's exception. It is kept from the first call on.
+    """
+
 __version__: str
 
 class Error(builtins.RuntimeError):
