@@ -123,6 +123,7 @@ class TERN_EXPORT UseScope {
   void cancel() noexcept { finish(Outcome::nothing); }
 
  private:
+  friend class Graph;
   friend class LaunchRecorder;
   enum class Phase : std::uint8_t { open, begun, over };
   enum class Outcome : std::uint8_t { submitted, unknown, nothing };
