@@ -11,6 +11,7 @@
 
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
+#include "launch/captured_uses.hpp"
 #include "launch/captures.hpp"
 #include "tern/launch/use_scope.hpp"
 
@@ -22,7 +23,9 @@ struct GraphState {
   Device device;
   std::weak_ptr<DeviceState> device_state;
   NativeGraph native;
-  ResourceHandle memory;  // destroyed after the graph
+  // Destroyed in reverse order: the buffers before their memory.
+  ResourceHandle memory;
+  std::shared_ptr<CapturedUses> captured;
   // The driver does not accept two launches of one graph at the same time.
   std::mutex mutex;
   Mark last_launch;            // guarded by mutex
@@ -53,6 +56,8 @@ void finish(GraphState* state) noexcept {
   // now. If the device is lost, its work is over.
   if (state->memory) static_cast<void>(Device::try_wait(state->last_launch));
   if (state->native.value != 0 && !state->memory && !state->is_done()) {
+    // Buffers and kernels know the launches that used them.
+    state->captured.reset();
     // When the device closes, it completes its work and destroys the rest.
     const Device closing = std::exchange(state->device, Device());
     wait_for(state);
@@ -145,7 +150,18 @@ Result<Mark> Graph::try_launch_with(LaunchStream on,
   for (const LaunchArgument& use : declared) {
     if (Result<void> added = add_use(uses, use, site); !added) return added.failure();
   }
+  for (const CapturedUse& use : graph.captured->uses()) {
+    const Result<std::size_t> added =
+        uses.try_add_borrowed(use.storage.get(), use.offset, use.bytes, use.access, site);
+    if (!added) return added.failure();
+  }
   if (Result<void> begun = uses.try_begin(site); !begun) return begun.failure();
+  for (const std::shared_ptr<KernelState>& kernel : graph.captured->kernels()) {
+    if (Result<void> noted = try_note_launch(*kernel, stream, site); !noted) {
+      uses.cancel();
+      return noted.failure();
+    }
+  }
   const std::lock_guard lock(graph.mutex);
   Result<void> launched = stream.try_launch_graph(graph.native, site);
   if (!launched && launched.failure().code() != ErrorCode::violation) {
@@ -165,18 +181,26 @@ GraphCapture::GraphCapture(StreamRef stream, ResourceHandle memory, CallSite sit
 
 Result<GraphCapture> GraphCapture::try_begin(StreamRef stream, ResourceHandle memory,
                                              CallSite site) noexcept {
-  if (Result<void> begun = stream.try_begin_capture(site); !begun) return begun.failure();
-  return GraphCapture(stream, stream.device(), std::move(memory));
+  Result<std::shared_ptr<CapturedUses>> uses = CapturedUses::try_open(stream, site);
+  if (!uses) return uses.failure();
+  if (Result<void> begun = stream.try_begin_capture(site); !begun) {
+    CapturedUses::close(*uses);
+    return begun.failure();
+  }
+  return GraphCapture(stream, stream.device(), std::move(memory), *std::move(uses));
 }
 
 GraphCapture::GraphCapture(GraphCapture&& other) noexcept
     : stream_(other.stream_),
       device_(std::move(other.device_)),
       memory_(std::move(other.memory_)),
+      uses_(std::move(other.uses_)),
       is_active_(std::exchange(other.is_active_, false)) {}
 
 GraphCapture::~GraphCapture() {
-  if (is_active_) stream_.abort_capture();
+  if (!is_active_) return;
+  stream_.abort_capture();
+  CapturedUses::close(uses_);
 }
 
 Result<Graph> GraphCapture::try_end(CallSite site) noexcept {
@@ -187,6 +211,7 @@ Result<Graph> GraphCapture::try_end(CallSite site) noexcept {
         .with("why", "it has already ended");
   }
   is_active_ = false;
+  CapturedUses::close(uses_);
   static_cast<void>(poll_graphs());
   // Before the capture ends, because it cannot be undone.
   std::shared_ptr<GraphState> state;
@@ -202,6 +227,7 @@ Result<Graph> GraphCapture::try_end(CallSite site) noexcept {
   state->device = std::move(device_);
   state->device_state = DeviceState::of(state->device)->weak_from_this();
   state->memory = std::move(memory_);
+  state->captured = std::move(uses_);
   const Result<NativeGraph> native = stream_.try_end_capture(site);
   if (!native) return native.failure();
   state->native = *native;

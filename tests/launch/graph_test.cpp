@@ -134,6 +134,143 @@ TEST_F(GraphTest, CapturesKernels) {
   EXPECT_EQ(x.to_vector<std::uint32_t>(), all(16));
 }
 
+// --- Uses that are captured
+
+class CapturedUsesTest : public GraphTest {
+ protected:
+  /// Adds a value to every element.
+  Kernel add = Kernel::from_function(
+      device, "add", +[](View<std::uint32_t> values, std::uint32_t more) {
+        for (std::uint32_t& value : values) value += more;
+      });
+  Kernel copy_all = Kernel::from_function(
+      device, "copy_all", +[](View<const std::uint32_t> from, View<std::uint32_t> to) {
+        for (std::size_t i = 0; i < to.size(); ++i) to[i] = from[i];
+      });
+};
+
+TEST_F(CapturedUsesTest, AreDeclaredAtEachLaunch) {
+  Buffer x = numbers(1), y = numbers(2);
+  GraphCapture capture(a);
+  copy_all.launch(a, elements(count), in(x), out(y));
+  add.launch(a, elements(count), inout(y), 3u);
+  const Graph graph = capture.end();
+  EXPECT_EQ(y.to_vector<std::uint32_t>(), all(2));
+  for (const std::uint32_t value : {10u, 20u}) {
+    const std::uint64_t hold = sim::hold(b);
+    x.fill(value, b);
+    graph.launch(c);
+    EXPECT_FALSE(y.storage()->uses().try_is_ready(Access::read).value());
+    sim::resume(device, hold);
+    EXPECT_EQ(y.to_vector<std::uint32_t>(), all(value + 3));
+  }
+}
+
+TEST_F(CapturedUsesTest, NeedNoWaitDuringTheCapture) {
+  Buffer x = numbers(1);
+  const std::uint64_t hold = sim::hold(b);
+  x.fill(5u, b);
+  GraphCapture capture(a);
+  add.launch(a, elements(count), inout(x), 1u);  // could not wait for b
+  const Graph graph = capture.end();
+  EXPECT_FALSE(x.storage()->uses().try_is_ready(Access::read).value());
+  graph.launch(a);
+  sim::resume(device, hold);
+  EXPECT_EQ(x.to_vector<std::uint32_t>(), all(6));
+}
+
+TEST_F(CapturedUsesTest, IncludeThoseOfStreamsThatJoin) {
+  Buffer x = numbers(1), y = numbers(2);
+  a.synchronize();
+  Event forked(device), joined(device);
+  GraphCapture capture(a);
+  a.record(forked);
+  b.wait(forked);
+  add.launch(b, elements(count), inout(x), 1u);
+  b.record(joined);
+  add.launch(a, elements(count), inout(y), 1u);
+  a.wait(joined);
+  add.launch(c, elements(count), inout(y), 100u);  // not captured
+  const Graph graph = capture.end();
+  graph.launch(c);
+  x.fill(50u, a);  // after the launch
+  EXPECT_EQ(x.to_vector<std::uint32_t>(), all(50));
+  EXPECT_EQ(y.to_vector<std::uint32_t>(), all(103));
+}
+
+TEST_F(CapturedUsesTest, AreAddedToThoseOfTheLaunch) {
+  Buffer x = numbers(1), y = numbers(2);
+  a.synchronize();
+  GraphCapture capture(a);
+  add.launch(a, elements(count), inout(x), 1u);
+  a.copy(address_of(y), address_of(x), size);
+  const Graph graph = capture.end();
+  graph.launch(b, in(x), out(y));
+  EXPECT_EQ(y.to_vector<std::uint32_t>(), all(2));
+}
+
+TEST_F(CapturedUsesTest, KeepBuffersAndKernelsAlive) {
+  Buffer y = numbers(2);
+  std::optional<Buffer> x(numbers(1));
+  GraphCapture capture(a);
+  copy_all.launch(a, elements(count), in(*x), out(y));
+  const Graph graph = capture.end();
+  x.reset();
+  copy_all = Kernel();
+  graph.launch(b);
+  EXPECT_EQ(y.to_vector<std::uint32_t>(), all(1));
+}
+
+TEST_F(CapturedUsesTest, OutliveAGraphThatIsInFlight) {
+  Buffer y = numbers(2);
+  const std::uint64_t hold = sim::hold(b);
+  {
+    const Buffer x = numbers(1);
+    GraphCapture capture(a);
+    copy_all.launch(a, elements(count), in(x), out(y));
+    const Graph graph = capture.end();
+    graph.launch(b);
+  }
+  copy_all = Kernel();
+  EXPECT_EQ(poll_graphs(), 1u);
+  sim::resume(device, hold);
+  EXPECT_EQ(y.to_vector<std::uint32_t>(), all(1));
+}
+
+TEST_F(CapturedUsesTest, AreForgottenIfTheCaptureIsDiscarded) {
+  Buffer x = numbers(1);
+  {
+    const GraphCapture capture(a);
+    add.launch(a, elements(count), inout(x), 1u);
+  }
+  add.launch(a, elements(count), inout(x), 2u);
+  EXPECT_EQ(x.to_vector<std::uint32_t>(), all(3));
+}
+
+TEST_F(CapturedUsesTest, AreCheckedDuringTheCapture) {
+  Buffer unwritten(device, Shape{count}, DType::u32), x = numbers(1);
+  auto unified = UnifiedBuffer<std::uint32_t>::try_make(Shape{count}, {.device = device}).value();
+  GraphCapture capture(a);
+  EXPECT_EQ(code(copy_all.try_launch(a, elements(count), in(unwritten), out(x))), "never_written");
+  EXPECT_EQ(code(add.try_launch(a, elements(count), inout(unified), 1u)), "stream_misuse");
+  // What captured work writes can be read by later captured work.
+  copy_all.launch(a, elements(count), in(x), out(unwritten));
+  copy_all.launch(a, elements(count), in(unwritten), out(x));
+  capture.end().launch(b);
+  EXPECT_EQ(unwritten.to_vector<std::uint32_t>(), all(1));
+}
+
+TEST_F(CapturedUsesTest, AreRefusedIfTheirCaptureIsNotKnown) {
+  Buffer x = numbers(1);
+  Event forked(device);
+  GraphCapture first(a), second(b);
+  a.record(forked);
+  c.wait(forked);
+  const Result<Mark> launched = add.try_launch(c, elements(count), inout(x), 1u);
+  ASSERT_EQ(code(launched), "stream_misuse");
+  EXPECT_EQ(launched.failure().string("why"), "the device has several open captures");
+}
+
 TEST_F(GraphTest, RunsOneLaunchAtATimeOnWhateverStream) {
   Buffer x = numbers(1);
   a.synchronize();

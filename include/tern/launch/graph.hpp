@@ -2,10 +2,10 @@
 // it.
 //
 //   GraphCapture capture(stream);                // work on the stream is captured and does not run
-//   stream.copy(a, source, bytes);
-//   stream.launch(kernel, size, arguments);
+//   scale.launch(stream, elements(n), inout(x), 2.0f);
+//   add.launch(stream, elements(n), in(x), inout(y));
 //   Graph graph = capture.end();
-//   graph.launch(stream, in(source), inout(a));  // runs all of it, after earlier uses of both
+//   graph.launch(stream);                        // runs both, after earlier uses of x and y
 //
 // Another stream of the device joins the capture when it waits for an Event that was recorded in
 // the capture. Before the end, the first stream must wait for an Event of every stream that joined.
@@ -14,15 +14,21 @@
 // with stream_misuse, and may invalidate the capture; end() then fails. A capture that is destroyed
 // without end() is discarded, and its streams can be used again.
 //
-// A graph uses the addresses that were captured. launch() declares the buffers at these addresses,
-// like the arguments of a Kernel: it checks them, makes the stream wait for their earlier uses,
-// launches the graph, and records the uses. A launch starts after all earlier work of its stream
-// and after earlier launches of the graph. On a simulated device, the checker judges each launch
-// like work that is submitted directly, and names the lines of the captured calls.
+// A graph uses the addresses that were captured. Launches of kernels in the capture declare their
+// buffers as usual. The graph keeps these buffers and kernels alive, and each of its launches
+// declares their uses: it checks the buffers, makes its stream wait for their earlier uses, and
+// records the uses. Memory that other calls of the capture use (raw copies and fills of a stream)
+// is declared with in(), out() and inout() at each launch, and kept by the program until the last
+// launch is done, like the contexts of host functions. Do not capture copies and fills of a Buffer
+// or an Array: they order themselves only once, during the capture.
 //
-// The captured work uses memory, kernels, and contexts of host functions that the program keeps
-// until the last launch is done. A capture may own a resource for that, such as a PoolResource of
-// its own: the graph releases the resource after its last launch is done.
+// A launch starts after all earlier work of its stream and after earlier launches of the graph. On
+// a simulated device, the checker judges each launch like work that is submitted directly, and
+// names the lines of the captured calls.
+//
+// A capture may own a resource, such as a PoolResource that nothing else uses. Buffers that the
+// program creates and destroys during the capture can then use its memory. The graph releases the
+// resource after its last launch is done.
 //
 // A Graph is a handle: copies refer to the same graph. A handle keeps the device open. Destroying
 // the last handle does not wait for launches, unless the graph owns a resource. Several threads may
@@ -49,6 +55,7 @@
 
 namespace tern {
 
+class CapturedUses;
 struct GraphState;
 
 /// A handle of a graph.
@@ -67,7 +74,7 @@ class TERN_EXPORT Graph {
   friend bool operator==(const Graph& a, const Graph& b) noexcept { return a.state_ == b.state_; }
 
   /// Launches the graph and returns the mark of the launch. The uses are in(), out() and inout() of
-  /// buffers and arrays. Fails with
+  /// buffers and arrays, in addition to those that were captured. Fails with
   /// - invalid_argument for an empty graph, and for a unified buffer, whose memory may move;
   /// - device_mismatch for a stream or a buffer of another device;
   /// - stream_misuse if the stream accepts no work or is being captured;
@@ -129,12 +136,17 @@ class TERN_EXPORT GraphCapture {
   [[nodiscard]] Graph end(CallSite site = CallSite::here()) { return try_end(site).value(); }
 
  private:
-  GraphCapture(StreamRef stream, Device device, ResourceHandle memory) noexcept
-      : stream_(stream), device_(std::move(device)), memory_(std::move(memory)) {}
+  GraphCapture(StreamRef stream, Device device, ResourceHandle memory,
+               std::shared_ptr<CapturedUses> uses) noexcept
+      : stream_(stream),
+        device_(std::move(device)),
+        memory_(std::move(memory)),
+        uses_(std::move(uses)) {}
 
   StreamRef stream_;
   Device device_;
   ResourceHandle memory_;
+  std::shared_ptr<CapturedUses> uses_;
   bool is_active_ = true;
 };
 

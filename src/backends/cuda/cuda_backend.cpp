@@ -410,7 +410,7 @@ class CudaBackend final : public Backend {
   void abort_capture(NativeStream stream) noexcept override {
     const ContextScope scope(*context_);
     const Result<CUstream> captured = streams_.resolve(stream);
-    if (scope && captured) graphs_.abort(*captured);
+    if (scope && captured) graphs_.discard(*captured);
   }
   Result<void> launch_graph(const Submission& submission, NativeGraph graph) noexcept override {
     return on(submission.stream, [&](CUstream stream) { return graphs_.launch(stream, graph); });

@@ -82,14 +82,14 @@ Result<NativeGraph> CudaGraphs::end(CUstream stream) noexcept {
   if (graph != nullptr) static_cast<void>(context_.cu().cuGraphDestroy(graph));
   const bool is_elsewhere = result == CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   // The driver ends a capture that it rejects. After any other error, the capture may be open.
-  if (!is_elsewhere && result != CUDA_ERROR_ILLEGAL_STATE) abort(stream);
+  if (!is_elsewhere && result != CUDA_ERROR_ILLEGAL_STATE) discard(stream);
   if (is_about_capture(result) || result == CUDA_ERROR_ILLEGAL_STATE) {
     return misuse(result, "cuStreamEndCapture");
   }
   return context_.check(result, "cuStreamEndCapture").failure();
 }
 
-void CudaGraphs::abort(CUstream stream) noexcept {
+void CudaGraphs::discard(CUstream stream) noexcept {
   // Tried again once, because an error of the call itself would leave the stream captured for ever.
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (status_of(stream) == CU_STREAM_CAPTURE_STATUS_NONE) return;

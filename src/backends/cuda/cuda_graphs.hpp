@@ -30,7 +30,7 @@ class CudaGraphs {
 
   [[nodiscard]] Result<void> begin(CUstream stream) noexcept;
   [[nodiscard]] Result<NativeGraph> end(CUstream stream) noexcept;
-  void abort(CUstream stream) noexcept;
+  void discard(CUstream stream) noexcept;
   [[nodiscard]] Result<void> launch(CUstream stream, NativeGraph graph) noexcept;
   void destroy(NativeGraph graph) noexcept;
 
