@@ -4,7 +4,6 @@
 #include <iostream>
 #include <tern/backends/sim.hpp>
 #include <tern/tern.hpp>
-#include <vector>
 
 namespace {
 
@@ -23,9 +22,8 @@ int main() {
   const tern::Stream stream(device), other(device);
   const tern::Kernel scaling = tern::Kernel::from_function(device, "scale", scale);
   const tern::Kernel adding = tern::Kernel::from_function(device, "add", add);
-  tern::Array<float> x(device, 4), y(device, 4);
+  auto x = tern::Array<float>::zeros(device, 4), y = tern::Array<float>::zeros(device, 4);
   x.fill(1.0f, stream);
-  y.fill(0.0f, stream);
 
   tern::GraphCapture capture(stream);
   scaling.launch(stream, tern::elements(4), tern::inout(x), 2.0f);

@@ -10,6 +10,7 @@
 
 #include "support/cuda_bench.hpp"
 #include "support/gate.hpp"
+#include "support/on_device.hpp"
 #include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
@@ -712,6 +713,104 @@ TEST(GraphOnALostDevice, FailsWithTheLoss) {
   EXPECT_EQ(code(other.try_end()), "device_lost");
   EXPECT_EQ(code(GraphCapture::try_begin(a)), "device_lost");
 }
+
+// --- On every device with graphs, real ones included
+
+constexpr std::string_view increment_ptx = R"(
+.version 7.0
+.target sm_52
+.address_size 64
+
+.visible .entry increment(.param .u64 x, .param .u32 count)
+{
+  .reg .pred %outside;
+  .reg .b32 %i, %block, %threads, %count, %value;
+  .reg .b64 %at, %offset;
+  ld.param.u64 %at, [x];
+  ld.param.u32 %count, [count];
+  mov.u32 %block, %ctaid.x;
+  mov.u32 %threads, %ntid.x;
+  mov.u32 %i, %tid.x;
+  mad.lo.u32 %i, %block, %threads, %i;
+  setp.ge.u32 %outside, %i, %count;
+  @%outside bra done;
+  cvta.to.global.u64 %at, %at;
+  mul.wide.u32 %offset, %i, 4;
+  add.u64 %at, %at, %offset;
+  ld.global.u32 %value, [%at];
+  add.u32 %value, %value, 1;
+  st.global.u32 [%at], %value;
+done:
+  ret;
+}
+)";
+
+class GraphOnDevice : public OnDevice {
+ protected:
+  [[nodiscard]] Kernel increment() const {
+    if (device.info().backend == "cuda") {
+      return Kernel::from_image(device, increment_ptx, "increment");
+    }
+    return Kernel::from_function(
+        device, "increment", +[](View<std::uint32_t> x, std::uint32_t) {
+          for (std::uint32_t& value : x) ++value;
+        });
+  }
+};
+
+TEST_P(GraphOnDevice, RunsKernelsAndCopiesOfTwoStreamsInOrder) {
+  const Kernel kernel = increment();
+  const Stream other(device), third(device);
+  Buffer x(device, Shape{count}, DType::u32), y(device, Shape{count}, DType::u32);
+  x.fill(0u, stream);
+  y.fill(0u, stream);
+  stream.synchronize();
+  Event forked(device), joined(device);
+  GraphCapture capture(stream);
+  for (int i = 0; i < 10; ++i) {
+    kernel.launch(stream, elements(count), inout(x), static_cast<std::uint32_t>(count));
+  }
+  stream.record(forked);
+  other.wait(forked);
+  other.copy(address_of(y), address_of(x), size);
+  kernel.launch(other, elements(count), inout(y), static_cast<std::uint32_t>(count));
+  other.record(joined);
+  stream.wait(joined);
+  std::optional<Graph> graph = capture.end();
+  for (std::uint32_t launch = 1; launch <= 20; ++launch) {
+    graph->launch(launch % 2 == 0 ? third : stream, inout(x), out(y));
+  }
+  graph.reset();
+  EXPECT_EQ(x.to_vector<std::uint32_t>(), std::vector<std::uint32_t>(count, 200));
+  EXPECT_EQ(y.to_vector<std::uint32_t>(), std::vector<std::uint32_t>(count, 201));
+  device.synchronize();
+  EXPECT_EQ(poll_graphs(), 0u);
+}
+
+TEST_P(GraphOnDevice, UsesScratchMemoryOfItsCapture) {
+  const Kernel kernel = increment();
+  Buffer x(device, Shape{count}, DType::u32);
+  x.fill(0u, stream);
+  stream.synchronize();
+  const auto memory = std::make_shared<PoolResource>(device);
+  GraphCapture capture(stream, memory);
+  for (int i = 0; i < 3; ++i) {
+    Buffer scratch =
+        Buffer::allocate(device, Shape{count}, DType::u32,
+                         {.resource = memory, .contents = Contents::unspecified, .stream = stream});
+    stream.copy(address_of(scratch), address_of(x), size);
+    kernel.launch(stream, elements(count), inout(scratch), static_cast<std::uint32_t>(count));
+    stream.copy(address_of(x), address_of(scratch), size);
+  }
+  const Graph graph = capture.end();
+  for (int i = 0; i < 5; ++i) graph.launch(stream, inout(x));
+  EXPECT_EQ(x.to_vector<std::uint32_t>(), std::vector<std::uint32_t>(count, 15));
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, GraphOnDevice, testing::Values("sim", "cuda:0"),
+                         [](const testing::TestParamInfo<std::string>& info) {
+                           return info.param == "sim" ? "sim" : "cuda";
+                         });
 
 // --- On the CUDA backend, over a driver that can fail
 
