@@ -26,6 +26,7 @@
 #include "tern/device/event.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/launch/fence.hpp"
+#include "tern/launch/graph.hpp"
 #include "tern/launch/kernel.hpp"
 #include "tern/launch/launch_recorder.hpp"
 #include "tern/launch/use_scope.hpp"

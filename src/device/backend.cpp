@@ -176,6 +176,13 @@ Result<void> Backend::launch(const Submission&, NativeKernel, const LaunchSize&,
                              std::span<const KernelArgument>) noexcept {
   return missing(*this, "kernels");
 }
+Result<void> Backend::begin_capture(NativeStream) noexcept { return missing(*this, "graphs"); }
+Result<NativeGraph> Backend::end_capture(NativeStream) noexcept { return missing(*this, "graphs"); }
+void Backend::abort_capture(NativeStream) noexcept {}
+Result<void> Backend::launch_graph(const Submission&, NativeGraph) noexcept {
+  return missing(*this, "graphs");
+}
+void Backend::destroy_graph(NativeGraph) noexcept {}
 Result<void> Backend::note_host_access(const void*, std::size_t, Access, CallSite) noexcept {
   return {};
 }

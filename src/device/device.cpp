@@ -300,6 +300,11 @@ Result<KernelInfo> Device::try_kernel_info(NativeKernel kernel) const noexcept {
   return state_->backend().kernel_info(kernel);
 }
 
+void Device::destroy_graph(NativeGraph graph) const noexcept {
+  if (!check(state_, "a graph") || graph.value == 0) return;
+  state_->backend().destroy_graph(graph);
+}
+
 StreamRef Device::default_stream() const noexcept {
   return state_ ? state_->default_stream() : StreamRef();
 }

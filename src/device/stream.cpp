@@ -634,6 +634,40 @@ Result<void> StreamRef::try_wait(const Event& event, CallSite site) const noexce
                                 own->backend().wait(submit(*state_, site), native)));
 }
 
+Result<void> StreamRef::try_begin_capture(CallSite site) const noexcept {
+  if (Result<void> able = check(state_, id_, Capability::graphs); !able) return at(site, able);
+  // Counted like a submission: a stream that is captured is not known to be idle.
+  const ActiveSubmission submission = submit(*state_, site);
+  return at(site, state_->device->backend().begin_capture(submission.stream));
+}
+
+Result<NativeGraph> StreamRef::try_end_capture(CallSite site) const noexcept {
+  if (Result<void> able = check(state_, id_, Capability::graphs); !able) {
+    return at(site, able.failure());
+  }
+  const ActiveSubmission submission = submit(*state_, site);
+  Result<NativeGraph> graph = state_->device->backend().end_capture(submission.stream);
+  if (!graph) return at(site, graph.failure());
+  return graph;
+}
+
+void StreamRef::abort_capture() const noexcept {
+  if (!check(state_, id_, Capability::graphs)) return;
+  state_->device->backend().abort_capture(state_->native);
+}
+
+Result<void> StreamRef::try_launch_graph(NativeGraph graph, CallSite site) const noexcept {
+  if (Result<void> able = check(state_, id_, Capability::graphs); !able) return at(site, able);
+  if (graph.value == 0) {
+    return Failure(ErrorCode::invalid_argument,
+                   "the graph handle of a launch is empty. Capture a graph with try_end_capture().",
+                   site)
+        .with("name", "graph")
+        .with("value", "null");
+  }
+  return at(site, state_->device->backend().launch_graph(submit(*state_, site), graph));
+}
+
 Result<bool> StreamRef::try_is_capturing() const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return usable.failure();
   return state_->device->backend().is_capturing(state_->native);

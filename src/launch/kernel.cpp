@@ -19,6 +19,7 @@
 
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
+#include "launch/captured_uses.hpp"
 #include "launch/moved_arguments.hpp"
 #include "tern/detail/buffer/use_record.hpp"
 #include "tern/detail/core/inline_vector.hpp"
@@ -345,6 +346,17 @@ Result<void> check_memory(const KernelState& kernel, std::span<const LaunchArgum
   return {};
 }
 
+Failure moves_in_capture(const KernelState& kernel, CallSite site) noexcept {
+  return Failure(
+             ErrorCode::stream_misuse,
+             "kernel '{kernel}' cannot be captured with a unified buffer: {why}. Capture work on "
+             "a Buffer or an Array.",
+             site)
+      .with("stream", std::uint64_t{0})
+      .with("why", "the memory of the buffer may move between launches of the graph")
+      .with("kernel", kernel.name);
+}
+
 bool is_nothing(const LaunchSize& size) noexcept {
   return std::ranges::count(size.grid, 0u) + std::ranges::count(size.block, 0u) > 0;
 }
@@ -371,6 +383,10 @@ void record_launch(const KernelState& kernel, StreamRef stream,
 }
 
 }  // namespace
+
+Result<void> try_note_launch(KernelState& kernel, StreamRef stream, CallSite site) noexcept {
+  return kernel.try_note_launch(stream, site);
+}
 
 std::size_t poll_kernels() noexcept {
   std::size_t left = 0;
@@ -470,7 +486,13 @@ Result<Mark> Kernel::try_launch_with(LaunchStream on, const LaunchExtent& extent
     }
     return stream.next_mark();
   }
+  const Result<std::shared_ptr<CapturedUses>> captured = CapturedUses::try_find(stream, site);
+  if (!captured) return captured.failure();
+  if (*captured) [[unlikely]] {
+    if (Result<void> kept = (*captured)->try_keep(state_, site); !kept) return kept.failure();
+  }
   if (MovedArguments::are_among(arguments)) [[unlikely]] {
+    if (*captured) return moves_in_capture(kernel, site);
     // Check all arguments before any memory moves.
     if (Result<void> right = check_memory(kernel, arguments, true, site); !right) {
       return right.failure();

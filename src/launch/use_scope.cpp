@@ -7,6 +7,7 @@
 #include "buffer/copy_route.hpp"
 #include "buffer/stream_order.hpp"
 #include "core/no_host_memory.hpp"
+#include "launch/captured_uses.hpp"
 #include "launch/last_mark.hpp"
 
 namespace tern {
@@ -108,6 +109,14 @@ Result<void> UseScope::try_begin(CallSite site) noexcept {
     if (!use.storage || use.storage->is_allocated()) continue;
     if (Result<void> there = use.storage->try_ensure(stream_, site); !there) return there;
   }
+  Result<std::shared_ptr<CapturedUses>> captured = CapturedUses::try_find(stream_, site);
+  if (!captured) return captured.failure();
+  if (*captured) [[unlikely]] {
+    if (Result<void> room = (*captured)->try_reserve(size(), site); !room) return room;
+    captured_ = *std::move(captured);
+    phase_ = Phase::begun;
+    return {};
+  }
   MarkSet waits;
   for (std::uint32_t i = 0; i < size(); ++i) {
     Use& use = uses_[i];
@@ -180,13 +189,29 @@ void UseScope::cancel_first(std::size_t count) noexcept {
 }
 
 void UseScope::reopen() noexcept {
-  cancel_first(size());
+  if (!captured_) cancel_first(size());
+  captured_.reset();
   phase_ = Phase::open;
+}
+
+void UseScope::capture_uses() noexcept {
+  for (Use& use : uses_) {
+    if (!use.storage) continue;
+    captured_->add(use.storage->share(), use.offset, use.bytes, use.access);
+    // Each launch writes the bytes, so later captured work may read them.
+    if (is_write(use.access)) use.storage->note_written(use.offset, use.bytes);
+  }
 }
 
 void UseScope::finish(Outcome outcome) noexcept {
   if (phase_ != Phase::begun) return;
   phase_ = Phase::over;
+  if (captured_) [[unlikely]] {
+    if (outcome != Outcome::nothing) capture_uses();
+    captured_.reset();
+    for (Use& use : uses_) use.owner = {};
+    return;
+  }
   if (outcome == Outcome::nothing) {
     cancel_first(size());
     for (Use& use : uses_) use.owner = {};

@@ -184,6 +184,12 @@ class TERN_EXPORT Device {
   /// Returns what the backend knows about the parameters and the best block size of a kernel.
   [[nodiscard]] Result<KernelInfo> try_kernel_info(NativeKernel kernel) const noexcept;
 
+  // --- Graphs. Needs Capability::graphs. Streams capture and launch them.
+
+  /// Destroys a graph. Launches that were already submitted still complete; the call may wait for
+  /// them. Ignores a null graph.
+  void destroy_graph(NativeGraph graph) const noexcept;
+
   // --- Order
 
   /// Returns the default stream, which lives as long as the device. Returns an empty reference for

@@ -79,7 +79,8 @@ enum class MemoryKind : std::uint8_t { host, pinned, registered, device, managed
   TERN_CAPABILITY(peer_copies, "copies between devices of this backend")                         \
   TERN_CAPABILITY(borrowed_streams, "submitting to borrowed streams")                            \
   TERN_CAPABILITY(memory_after_fork, "memory calls in a forked child")                           \
-  TERN_CAPABILITY(shareable_memory, "sharing memory with other processes")
+  TERN_CAPABILITY(shareable_memory, "sharing memory with other processes")                       \
+  TERN_CAPABILITY(graphs, "capturing work into graphs and launching it again")
 
 enum class Capability : std::uint8_t {
 #define TERN_CAPABILITY(enumerator, meaning) enumerator,

@@ -30,6 +30,9 @@ struct NativeKernel {
 struct NativePages {
   std::uintptr_t value = 0;
 };
+struct NativeGraph {
+  std::uintptr_t value = 0;
+};
 
 /// Options of a new stream.
 struct StreamOptions {

@@ -236,7 +236,30 @@ class TERN_EXPORT StreamRef {
     try_wait(event, site).value();
   }
 
-  /// Returns true if the stream is being captured into a CUDA graph. Work submitted during a
+  // --- Graphs. Needs Capability::graphs. GraphCapture and Graph, in launch/graph.hpp, own captures
+  // and graphs, and declare the uses of buffers.
+
+  /// Begins to capture the stream: work that is submitted to it becomes part of a graph and does not
+  /// run. Another stream of the device joins the capture when it waits for an Event that was
+  /// recorded in the capture. Fails with stream_misuse for the default stream, and if the stream is
+  /// already being captured.
+  Result<void> try_begin_capture(CallSite site = CallSite::here()) const noexcept;
+  /// Ends the capture that began on this stream, and returns the captured work. Destroy it with
+  /// Device::destroy_graph(). Fails with stream_misuse if no capture began on this stream, if an
+  /// illegal call has invalidated the capture, or if this stream has not waited for all work of the
+  /// other streams. Unless no capture began on this stream, the capture is over even if the call
+  /// fails.
+  [[nodiscard]] Result<NativeGraph> try_end_capture(
+      CallSite site = CallSite::here()) const noexcept;
+  /// Ends the capture that began on this stream, and discards the captured work. Does nothing if
+  /// there is none.
+  void abort_capture() const noexcept;
+  /// Launches a graph of this device. It starts after all earlier work of this stream and after all
+  /// earlier launches of the graph. Fails with invalid_argument for a null graph.
+  Result<void> try_launch_graph(NativeGraph graph,
+                                CallSite site = CallSite::here()) const noexcept;
+
+  /// Returns true if the stream is being captured into a graph. Work submitted during a
   /// capture does not run now; it runs each time the graph is launched. Marks cannot describe such
   /// work. During a capture, waiting for or querying a mark of this stream fails with stream_misuse
   /// if it needs a new event, and so does a wait of this stream for a mark of another stream. The

@@ -20,6 +20,10 @@
 // its storages, and needs no heap memory for up to eight uses. One object belongs to one thread,
 // and its stream should outlive it.
 //
+// If a GraphCapture captures the stream, the work does not run now. begin() checks the uses and
+// allocates memory, and queues no waits; end() adds the uses to those that each launch of the graph
+// declares.
+//
 // For work that Tern does not submit, use a LaunchRecorder. It follows the same steps, checks the
 // order of the calls, and accepts memory that is not a buffer.
 
@@ -27,6 +31,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "tern/buffer/array.hpp"
 #include "tern/buffer/buffer.hpp"
@@ -40,6 +45,8 @@
 #include "tern/device/stream.hpp"
 
 namespace tern {
+
+class CapturedUses;
 
 class TERN_EXPORT UseScope {
  public:
@@ -123,6 +130,7 @@ class TERN_EXPORT UseScope {
   void cancel() noexcept { finish(Outcome::nothing); }
 
  private:
+  friend class Graph;
   friend class LaunchRecorder;
   enum class Phase : std::uint8_t { open, begun, over };
   enum class Outcome : std::uint8_t { submitted, unknown, nothing };
@@ -149,6 +157,8 @@ class TERN_EXPORT UseScope {
   /// that use them. The common order prevents deadlocks.
   [[nodiscard]] Result<void> try_begin_in_order(MarkSet& waits, CallSite site) noexcept;
   void cancel_first(std::size_t count) noexcept;
+  /// Adds the uses to the capture, which then shares the storages.
+  void capture_uses() noexcept;
   /// Returns a scope whose begin() failed to the state before begin(), so that it may begin again.
   void reopen() noexcept;
   /// If it is unknown whether the work was submitted, the memory counts as used, but not as
@@ -157,6 +167,7 @@ class TERN_EXPORT UseScope {
 
   StreamRef stream_;
   Phase phase_ = Phase::open;
+  std::shared_ptr<CapturedUses> captured_;  // while begun on a stream that is being captured
   InlineVector<Use, inline_uses> uses_;
 };
 

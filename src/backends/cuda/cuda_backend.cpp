@@ -9,6 +9,7 @@
 
 #include "backends/cuda/context.hpp"
 #include "backends/cuda/cuda_copies.hpp"
+#include "backends/cuda/cuda_graphs.hpp"
 #include "backends/cuda/cuda_kernels.hpp"
 #include "backends/cuda/cuda_managed.hpp"
 #include "backends/cuda/cuda_memory.hpp"
@@ -36,6 +37,7 @@ Capabilities capabilities_of(const Context& context, std::size_t page_bytes) {
   if (context.attribute(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED) != 0) {
     all = all.with(Capability::stream_ordered_memory);
   }
+  if (CudaGraphs::are_in(context.cu())) all = all.with(Capability::graphs);
   if (page_bytes != 0) {
     all = all.with(Capability::virtual_memory);
     if (context.attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0) {
@@ -101,7 +103,8 @@ class CudaBackend final : public Backend {
         streams_(*context_),
         copies_(*context_, std::move(staging)),
         managed_(*context_),
-        kernels_(*context_) {}
+        kernels_(*context_),
+        graphs_(*context_) {}
 
   ~CudaBackend() override {
     static_cast<void>(streams_.synchronize_all());
@@ -398,6 +401,28 @@ class CudaBackend final : public Backend {
               [&](CUstream stream) { return kernels_.launch(stream, kernel, size, arguments); });
   }
 
+  // --- Graphs
+
+  Result<void> begin_capture(NativeStream stream) noexcept override {
+    return on(stream, [&](CUstream captured) { return graphs_.begin(captured); });
+  }
+  Result<NativeGraph> end_capture(NativeStream stream) noexcept override {
+    const ContextScope scope(*context_);
+    if (!scope) return scope.failure();
+    const Result<CUstream> captured = streams_.resolve(stream);
+    if (!captured) return captured.failure();
+    return graphs_.end(*captured);
+  }
+  void abort_capture(NativeStream stream) noexcept override {
+    const ContextScope scope(*context_);
+    const Result<CUstream> captured = streams_.resolve(stream);
+    if (scope && captured) graphs_.discard(*captured);
+  }
+  Result<void> launch_graph(const Submission& submission, NativeGraph graph) noexcept override {
+    return on(submission.stream, [&](CUstream stream) { return graphs_.launch(stream, graph); });
+  }
+  void destroy_graph(NativeGraph graph) noexcept override { graphs_.destroy(graph); }
+
   // --- For attached tools
 
   void note_suballocate(const Submission&, const Suballocation& block) noexcept override {
@@ -461,6 +486,7 @@ class CudaBackend final : public Backend {
   CudaCopies copies_;
   CudaManaged managed_;
   CudaKernels kernels_;
+  CudaGraphs graphs_;
 };
 
 }  // namespace

@@ -69,6 +69,10 @@ namespace tern::cuda {
   TERN_CUDA_RESULT(CUDA_ERROR_MPS_CLIENT_TERMINATED, 810)          \
   TERN_CUDA_RESULT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)     \
   TERN_CUDA_RESULT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, 901)     \
+  TERN_CUDA_RESULT(CUDA_ERROR_STREAM_CAPTURE_MERGE, 902)           \
+  TERN_CUDA_RESULT(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, 903)       \
+  TERN_CUDA_RESULT(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, 904)        \
+  TERN_CUDA_RESULT(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, 905)       \
   TERN_CUDA_RESULT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, 906)        \
   TERN_CUDA_RESULT(CUDA_ERROR_CAPTURED_EVENT, 907)                 \
   TERN_CUDA_RESULT(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, 908)    \
@@ -94,6 +98,8 @@ using CUmodule = struct CUmod_st*;
 using CUfunction = struct CUfunc_st*;
 using CUoccupancyB2DSize = std::size_t (*)(int block_threads);
 using CUmemoryPool = struct CUmemPoolHandle_st*;
+using CUgraph = struct CUgraph_st*;
+using CUgraphExec = struct CUgraphExec_st*;
 using CUarray = struct CUarray_st*;
 using CUhostFn = void (*)(void* context);
 

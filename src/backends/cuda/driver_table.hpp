@@ -73,6 +73,18 @@ namespace tern::cuda {
                     required, (CUstreamCaptureMode * mode))                                        \
   TERN_DRIVER_ENTRY(cuLaunchHostFunc, cuLaunchHostFunc, 10000, required,                           \
                     (CUstream stream, CUhostFn function, void* context))                           \
+  /* graphs */                                                                                     \
+  TERN_DRIVER_ENTRY(cuStreamBeginCapture, cuStreamBeginCapture, 10010, required,                   \
+                    (CUstream stream, CUstreamCaptureMode mode))                                   \
+  TERN_DRIVER_ENTRY(cuStreamEndCapture, cuStreamEndCapture, 10000, required,                       \
+                    (CUstream stream, CUgraph * graph))                                            \
+  TERN_DRIVER_ENTRY(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, 11040, optional,     \
+                    (CUgraphExec * executable, CUgraph graph, unsigned long long flags))           \
+  TERN_DRIVER_ENTRY(cuGraphLaunch, cuGraphLaunch, 10000, required,                                 \
+                    (CUgraphExec executable, CUstream stream))                                     \
+  TERN_DRIVER_ENTRY(cuGraphExecDestroy, cuGraphExecDestroy, 10000, required,                       \
+                    (CUgraphExec executable))                                                      \
+  TERN_DRIVER_ENTRY(cuGraphDestroy, cuGraphDestroy, 10000, required, (CUgraph graph))              \
   /* events */                                                                                     \
   TERN_DRIVER_ENTRY(cuEventCreate, cuEventCreate, 2000, required,                                  \
                     (CUevent * event, unsigned flags))                                             \

@@ -161,6 +161,7 @@ CUresult copy_batch(DriverEntry entry, const Batch& batch, CUstream handle,
     if (number == 0 || number == stream_legacy) return CUDA_ERROR_INVALID_VALUE;
     const Working working = work_on(here, handle);
     if (!working) return working.result;
+    if (here.state.capture_of(*working.stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (!is_batch(batch)) return CUDA_ERROR_INVALID_VALUE;
     std::size_t attribute = 0;
     for (std::size_t i = 0; i < batch.count; ++i) {

@@ -13,6 +13,7 @@ Working work_on(const Here& here, CUstream handle) {
     working.result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   } else if (const std::optional<FakeCapture> capture = here.state.capture_of(stream)) {
     working.result = capture->is_invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                     : capture->is_real  ? CUDA_SUCCESS
                                          : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
   return working;

@@ -164,6 +164,8 @@ LiveHandles FakeDriver::live() const {
   live.events = state_->events.size();
   live.modules = state_->modules.size();
   live.pages = state_->pages.size();
+  live.graphs = state_->graphs.size();
+  live.graph_execs = state_->graph_execs.size();
   const std::lock_guard lock(state_->mutex);
   live.reservations = state_->reservations.size();
   live.mappings = state_->mappings.size();

@@ -22,9 +22,14 @@
 // outlive its driver: its functions then return CUDA_ERROR_DEINITIALIZED, as the driver does at the
 // end of a process. All functions may be called from any thread.
 //
-// Limits. All contexts are primary contexts. A test can begin a graph capture as another library
-// would (begin_capture). The capture restricts calls as the manual says, but captures nothing: work
-// on a capturing stream fails. Addresses are reserved on a device and accept pages of that device
+// Graphs. cuStreamBeginCapture captures for real: the simulated device keeps the submitted work,
+// and cuGraphLaunch submits it again. A test can also begin a capture as another library would
+// (begin_capture). That capture restricts calls as the manual says, but captures nothing: work on
+// its stream fails.
+//
+// Limits. All contexts are primary contexts. A graph can be instantiated once. A captured stream
+// allocates no memory, copies no batches and launches no graphs. All streams of a capture belong to
+// one device. Addresses are reserved on a device and accept pages of that device
 // only. Registered memory is recorded but not page-locked. A 2-D fill is one fill per row. The
 // checker does not see how the host uses pinned memory, and treats all of it as written. In some
 // cases the fake is stricter than the driver: a destroyed handle is INVALID_HANDLE or INVALID_VALUE
@@ -92,7 +97,7 @@ struct FakeDriverOptions {
 /// The objects that programs have created and not destroyed.
 struct LiveHandles {
   std::size_t streams = 0, events = 0, modules = 0, pages = 0, reservations = 0, mappings = 0,
-              registrations = 0, contexts = 0;
+              registrations = 0, contexts = 0, graphs = 0, graph_execs = 0;
   friend bool operator==(const LiveHandles&, const LiveHandles&) = default;
 };
 

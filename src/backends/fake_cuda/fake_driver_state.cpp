@@ -65,6 +65,9 @@ CUresult result_of(const Failure& failure) noexcept {
       return cuda::CUDA_ERROR_INVALID_DEVICE;
     case ErrorCode::unsupported:
       return cuda::CUDA_ERROR_NOT_SUPPORTED;
+    case ErrorCode::stream_misuse:
+      return static_cast<CUresult>(
+          failure.number("code").value_or(cuda::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
     default:
       return failure.string("name") == "operation not permitted" ? cuda::CUDA_ERROR_NOT_PERMITTED
                                                                  : cuda::CUDA_ERROR_UNKNOWN;
@@ -207,6 +210,8 @@ void FakeDriverState::end_context(std::uint32_t device) {
   events.remove_if(is_here);
   functions.remove_if(is_here);
   modules.remove_if(is_here);
+  graph_execs.remove_if(is_here);
+  graphs.remove_if(is_here);
   std::vector<std::uintptr_t> blocks;
   if (const Result<Entry> entry = world->enter("a driver call")) {
     const SimDevice& owner = world->device(device);
@@ -292,18 +297,39 @@ std::shared_ptr<FakeStream> FakeDriverState::find_stream(cuda::CUstream stream,
 // -------------------------------------------------------------------------------------
 
 std::optional<FakeCapture> FakeDriverState::capture_of(const FakeStream& stream) {
-  const std::lock_guard lock(mutex);
-  for (const FakeCapture& capture : captures) {
-    if (capture.stream->id == stream.id) return capture;
+  std::optional<FakeCapture> found;
+  {
+    const std::lock_guard lock(mutex);
+    // A real capture is in the list too, so the device need not be asked if the list is empty.
+    if (captures.empty()) return std::nullopt;
+    for (const FakeCapture& capture : captures) {
+      if (capture.stream->id == stream.id) found = capture;
+    }
   }
-  return std::nullopt;
+  if (found && !found->is_real) return found;
+  const CaptureStatus status = capture_status(backend(stream.device), stream.native);
+  if (status == CaptureStatus::none) return found;
+  if (!found)
+    found =
+        FakeCapture{.stream = std::make_shared<FakeStream>(stream), .thread = {}, .is_real = true};
+  found->is_invalid = found->is_invalid || status == CaptureStatus::invalidated;
+  return found;
 }
 
 void FakeDriverState::invalidate(const FakeStream& stream) {
-  const std::lock_guard lock(mutex);
-  for (FakeCapture& capture : captures) {
-    if (capture.stream->id == stream.id) capture.is_invalid = true;
+  {
+    const std::lock_guard lock(mutex);
+    if (captures.empty()) return;
+    for (FakeCapture& capture : captures) {
+      if (capture.stream->id == stream.id) capture.is_invalid = true;
+    }
   }
+  invalidate_capture(backend(stream.device), stream.native);
+}
+
+void FakeDriverState::forget_capture(const FakeStream& stream) {
+  const std::lock_guard lock(mutex);
+  std::erase_if(captures, [&](const FakeCapture& c) { return c.stream->id == stream.id; });
 }
 
 bool FakeDriverState::invalidate_captures(std::uint32_t device) {

@@ -61,6 +61,25 @@ struct FakeEvent {
   const unsigned flags;
   std::atomic<bool> is_recorded = false;
   std::atomic<bool> is_captured = false;  // the last record was on a capturing stream
+  std::atomic<bool> is_in_graph = false;  // the device has the record
+};
+
+/// The work of a capture. The graph and the executable graph made of it share it.
+struct FakeGraph {
+  FakeGraph(Backend& of, std::uint32_t on, NativeGraph captured) noexcept
+      : backend(of), device(on), native(captured) {}
+  ~FakeGraph() { backend.destroy_graph(native); }
+  FakeGraph(const FakeGraph&) = delete;
+  FakeGraph& operator=(const FakeGraph&) = delete;
+
+  Backend& backend;
+  const std::uint32_t device;
+  const NativeGraph native;
+  std::atomic<bool> is_instantiated = false;
+};
+struct FakeGraphExec {
+  std::uint32_t device = 0;
+  std::shared_ptr<FakeGraph> graph;
 };
 
 struct FakeFunction {
@@ -119,6 +138,8 @@ struct FakeCapture {
   cuda::CUstreamCaptureMode mode = cuda::CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::thread::id thread;
   bool is_invalid = false;
+  /// The device captures the work of the stream. Otherwise, only the rules of captures apply.
+  bool is_real = false;
 };
 
 /// The bytes of a copy that reads its source immediately, kept until the stream has written them.
@@ -201,9 +222,10 @@ struct FakeDriverState {
   [[nodiscard]] std::shared_ptr<FakeStream> find_stream(cuda::CUstream stream,
                                                         std::uint32_t device);
 
-  // Captures by other libraries.
+  /// Returns the capture of the stream, whether it began on this stream or not.
   [[nodiscard]] std::optional<FakeCapture> capture_of(const FakeStream& stream);
   void invalidate(const FakeStream& stream);
+  void forget_capture(const FakeStream& stream);
   /// Invalidates all captures of a device. Returns false if there are none.
   [[nodiscard]] bool invalidate_captures(std::uint32_t device);
   /// Returns whether this thread may make a call that could disturb a capture. If it returns false,
@@ -224,6 +246,8 @@ struct FakeDriverState {
   RecycledHandles<FakeFunction> functions{0x0f00'0000};
   RecycledHandles<FakeModule> modules{0x0a00'0000};
   RecycledHandles<FakePages> pages{0x0b00'0000};
+  RecycledHandles<FakeGraph> graphs{0x0700'0000};
+  RecycledHandles<FakeGraphExec> graph_execs{0x0800'0000};
 
   struct PlannedFailure {
     cuda::DriverEntry entry = {};

@@ -61,6 +61,8 @@ CUresult cuStreamDestroy(CUstream stream) {
   return call(DriverEntry::cuStreamDestroy, Demand::release, [&](const Here& here) -> CUresult {
     const std::shared_ptr<FakeStream> gone = here.state.streams.remove(as_number(stream));
     if (!gone) return CUDA_ERROR_INVALID_HANDLE;
+    const std::optional<FakeCapture> capture = here.state.capture_of(*gone);
+    if (capture && capture->is_real) here.state.forget_capture(*gone);
     here.backend(*gone).destroy_stream(gone->native);
     return CUDA_SUCCESS;
   });
@@ -97,8 +99,8 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags) {
     const std::shared_ptr<FakeEvent> awaited = here.state.events.find(as_number(event));
     if (!awaited) return CUDA_ERROR_INVALID_HANDLE;
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    // The wait would make the stream part of the capture, and the fake driver captures nothing.
-    if (awaited->is_captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    // The wait would make the stream part of a capture that captures nothing.
+    if (awaited->is_captured && !awaited->is_in_graph) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     return result_of(here.backend(*working.stream).wait(here.on(*working.stream), awaited->native));
   });
 }
@@ -201,14 +203,16 @@ CUresult cuEventRecord(CUevent event, CUstream handle) {
     }
     if (working.result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
       recorded->is_captured = true;
+      recorded->is_in_graph = false;
       return CUDA_SUCCESS;
     }
     if (!working) return working.result;
+    const bool is_in_graph = here.state.capture_of(*working.stream).has_value();
     const CUresult result =
         result_of(here.backend(*working.stream).record(here.on(*working.stream), recorded->native));
     if (result == CUDA_SUCCESS) {
       recorded->is_recorded = true;
-      recorded->is_captured = false;
+      recorded->is_captured = recorded->is_in_graph = is_in_graph;
     }
     return result;
   });

@@ -15,6 +15,7 @@
 #include "backends/handle_table.hpp"
 #include "backends/memory_file.hpp"
 #include "backends/page_failures.hpp"
+#include "backends/sim/capture.hpp"
 #include "backends/sim/unknown_blocks.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/host_order.hpp"
@@ -29,6 +30,57 @@ struct SimKernel {
   void* context = nullptr;
 };
 
+/// A graph. Lane 0 runs on the stream of the launch, every other lane on a stream of the graph.
+struct SimGraph {
+  CapturedWork work;
+  std::vector<std::size_t> streams;   // of the lanes from 1 on
+  std::vector<std::uint64_t> events;  // the numbers of the records
+  std::uint64_t end_event = 0;        // after the whole launch
+  std::shared_ptr<RecordPoint> end;   // of the last launch
+};
+
+/// The results of the CUDA driver for calls that a capture does not allow, as the fake driver
+/// returns them.
+enum CaptureError : std::uint64_t {
+  is_captured = 900,
+  was_invalidated = 901,
+  would_merge = 902,
+  is_not_the_origin = 903,
+  is_unjoined = 904,
+  crosses_the_capture = 905,
+  would_wait_for_capture = 906,
+  is_captured_event = 907,
+  has_no_capture = 401,
+};
+
+const char* why_of(CaptureError error) noexcept {
+  switch (error) {
+    case is_captured:
+      return "it is being captured into a graph. Make the call before the capture begins, or after "
+             "it ends";
+    case was_invalidated:
+      return "an illegal call has invalidated its capture. End the capture, and begin a new one";
+    case is_not_the_origin:
+      return "its capture began on another stream. End the capture on the stream on which it began";
+    case would_merge:
+      return "the event belongs to another capture. Capture both in one graph, or end one first";
+    case is_unjoined:
+      return "another stream of the capture has work that this stream has not waited for. Record "
+             "an event on that stream after its work, and wait for the event";
+    case crosses_the_capture:
+      return "it is being captured, and the event was recorded outside the capture. Wait before "
+             "the capture begins, or in the stream that launches the graph";
+    case would_wait_for_capture:
+      return "the default stream waits for blocking streams, and one is being captured. Use "
+             "another stream until the capture ends";
+    case is_captured_event:
+      return "the event was last recorded in a capture. Record it outside the capture first";
+    case has_no_capture:
+      return "no capture began on it. Begin one first";
+  }
+  return "it is being captured";
+}
+
 DeviceInfo describe(const World& world, std::string spec, std::size_t memory_bytes) {
   DeviceInfo info;
   info.backend = "sim";
@@ -39,7 +91,7 @@ DeviceInfo describe(const World& world, std::string spec, std::size_t memory_byt
       Capability::pinned_memory,  Capability::managed_memory, Capability::prefetch,
       Capability::virtual_memory, Capability::host_functions, Capability::stream_ordered_memory,
       Capability::event_timing,   Capability::kernels,        Capability::peer_copies,
-      Capability::advice,         Capability::discard};
+      Capability::advice,         Capability::discard,        Capability::graphs};
   // Other processes would read bytes that the device does not keep.
   if (world.options().keeps_contents) {
     info.capabilities = info.capabilities.with(Capability::shareable_memory);
@@ -92,6 +144,8 @@ class SimBackend final : public Backend, public HostOrder {
     if (!entry) return entry.failure();
     if (Result<void> begun = begin(FaultClass::sync, "synchronize"); !begun) return begun;
     if (Result<void> waited = world_->wait_for_all(index_); !waited) return waited;
+    // As on a driver: work before the capture may be pending and cannot be waited for.
+    if (!captures_.empty()) return misuse(is_captured, captures_.open().front()->origin());
     return world_->take_failure_of_work();
   }
 
@@ -203,6 +257,9 @@ class SimBackend final : public Backend, public HostOrder {
     if (Result<void> begun = begin(FaultClass::allocate, "allocate_async", bytes); !begun) {
       return begun.failure();
     }
+    if (Result<void> outside = check_outside(submission.stream); !outside) {
+      return outside.failure();
+    }
     const std::uint64_t generation = world_->next_generation();
     Result<void*> address = take_again(index_of(submission.stream), bytes, alignment, generation);
     if (!address) address = take(bytes, alignment, generation);
@@ -240,6 +297,7 @@ class SimBackend final : public Backend, public HostOrder {
       return {};
     }
     if (Result<void> begun = begin_release("release_async"); !begun) return begun;
+    if (Result<void> outside = check_outside(submission.stream); !outside) return outside;
     std::vector<Touch>& touches = world_->scratch();
     world_->add_touch(touches, TouchKind::release, address, block->bytes);
     if (Result<void> judged = judge(submission, OperationKind::release, touches); !judged) {
@@ -382,7 +440,7 @@ class SimBackend final : public Backend, public HostOrder {
                     std::size_t bytes) noexcept override {
     const Result<Entry> entry = world_->enter("copy", submission.site);
     if (!entry) return entry.failure();
-    return queue_copy(submission, destination, source, bytes, "copy", Crossing::none);
+    return begin_copy(submission, destination, source, bytes, "copy", Crossing::none);
   }
 
   Result<void> copy_2d(const Submission& submission, const Copy2D& copy) noexcept override {
@@ -391,27 +449,8 @@ class SimBackend final : public Backend, public HostOrder {
     if (Result<void> begun = begin(submission, FaultClass::copy, "copy_2d"); !begun) {
       return begun;
     }
-    std::vector<Touch>& touches = world_->scratch();
-    for (std::size_t row = 0; row < copy.height; ++row) {
-      world_->add_touch(touches, TouchKind::read,
-                        static_cast<const std::byte*>(copy.source) + row * copy.source_pitch_bytes,
-                        copy.width_bytes, true);
-      world_->add_touch(
-          touches, TouchKind::write,
-          static_cast<std::byte*>(copy.destination) + row * copy.destination_pitch_bytes,
-          copy.width_bytes);
-    }
-    if (Result<void> judged = judge(submission, OperationKind::kernel, touches, "copy_2d");
-        !judged) {
-      return judged;
-    }
-    Operation operation;
-    operation.kind = Operation::Kind::copy_2d;
-    operation.copy_2d = copy;
-    operation.bytes = copy.width_bytes * copy.height;
-    operation.watch = watch_rows(submission, copy);
-    world_->submit(index_of(submission.stream), std::move(operation));
-    return {};
+    return perform(submission,
+                   [this, copy](const Submission& on) { return queue_copy_2d(on, copy); });
   }
 
   Result<void> fill(const Submission& submission, void* destination, std::size_t bytes,
@@ -419,20 +458,9 @@ class SimBackend final : public Backend, public HostOrder {
     const Result<Entry> entry = world_->enter("fill", submission.site);
     if (!entry) return entry.failure();
     if (Result<void> begun = begin(submission, FaultClass::fill, "fill"); !begun) return begun;
-    std::vector<Touch>& touches = world_->scratch();
-    world_->add_touch(touches, TouchKind::write, destination, bytes);
-    if (Result<void> judged = judge(submission, OperationKind::fill, touches); !judged) {
-      return judged;
-    }
-    Operation operation;
-    operation.kind = Operation::Kind::fill;
-    operation.destination = destination;
-    operation.bytes = bytes;
-    operation.pattern = pattern;
-    const HostWatch::Range written{destination, bytes, true};
-    operation.watch = watch(submission, {&written, 1}, HostWatch::Kind::other);
-    world_->submit(index_of(submission.stream), std::move(operation));
-    return {};
+    return perform(submission, [this, destination, bytes, pattern](const Submission& on) {
+      return queue_fill(on, destination, bytes, pattern);
+    });
   }
 
   Result<void> copy_from_peer(const Submission& submission, void* destination, Backend& peer,
@@ -448,7 +476,7 @@ class SimBackend final : public Backend, public HostOrder {
     if (!entry) return entry.failure();
     // The memory of a lost device is lost.
     if (const auto& loss = static_cast<SimBackend&>(peer).device().loss) return *loss;
-    return queue_copy(submission, destination, source, bytes, "copy_from_peer", Crossing::copies);
+    return begin_copy(submission, destination, source, bytes, "copy_from_peer", Crossing::copies);
   }
 
   Result<bool> enable_peer_access(Backend& peer) noexcept override {
@@ -504,12 +532,17 @@ class SimBackend final : public Backend, public HostOrder {
     if (!entry) return;
     std::erase_if(streams_of_slots_,
                   [&](const auto& one) { return one.second.value == stream.value; });
+    if (const std::shared_ptr<Capture> capture = captures_.find(index_of(stream))) {
+      capture->invalidate();
+      if (capture->origin() == index_of(stream)) close(*capture);
+    }
     world_->end_stream(index_of(stream));
   }
 
   Result<bool> query(NativeStream stream) noexcept override {
     const Result<Entry> entry = world_->enter("query");
     if (!entry) return entry.failure();
+    if (Result<void> outside = check_outside(stream); !outside) return outside.failure();
     SimStream& asked = world_->stream(index_of(stream));
     const auto step = [&] {
       return asked.passed < asked.submitted ? ~std::uint64_t{0} : asked.last_step;
@@ -529,8 +562,14 @@ class SimBackend final : public Backend, public HostOrder {
     const Result<Entry> entry = world_->enter("synchronize");
     if (!entry) return entry.failure();
     if (Result<void> begun = begin(FaultClass::sync, "synchronize"); !begun) return begun;
+    if (Result<void> outside = check_outside(stream); !outside) return outside;
     if (Result<void> waited = wait_and_acquire(index_of(stream)); !waited) return waited;
     return world_->take_failure_of_work();
+  }
+  Result<bool> is_capturing(NativeStream stream) noexcept override {
+    const Result<Entry> entry = world_->enter("is_capturing");
+    if (!entry) return entry.failure();
+    return captures_.find(index_of(stream)) != nullptr || waits_for_capture(index_of(stream));
   }
 
   Result<NativeEvent> create_event(bool) noexcept override {
@@ -561,21 +600,17 @@ class SimBackend final : public Backend, public HostOrder {
       return begun;
     }
     SimEvent& event = event_of(native);
-    const std::size_t index = index_of(submission.stream);
-    SimStream& stream = world_->stream(index);
-    if (Result<void> judged = world_->judge({.kind = RecordKind::record_event,
-                                             .actor = stream.actor,
-                                             .event = event.number,
-                                             .site = submission.site});
-        !judged) {
-      return judged;
+    const Result<Lane> lane = lane_of(submission);
+    if (!lane) return lane.failure();
+    if (lane->capture) {
+      event.captured_record = lane->capture->add_record(lane->number, submission.site);
+      event.capture = lane->capture;
+      return {};
     }
-    auto point = std::make_shared<RecordPoint>(RecordPoint{index, 0, 0});
-    event.record = point;
-    Operation operation;
-    operation.kind = Operation::Kind::record;
-    operation.point = std::move(point);
-    world_->submit(index, std::move(operation));
+    Result<std::shared_ptr<RecordPoint>> point = queue_record(submission, event.number);
+    if (!point) return point.failure();
+    event.record = *std::move(point);
+    event.capture = nullptr;
     return {};
   }
 
@@ -590,26 +625,25 @@ class SimBackend final : public Backend, public HostOrder {
     const Result<Entry> entry = world_->enter("wait", submission.site);
     if (!entry) return entry.failure();
     if (Result<void> begun = begin(submission, FaultClass::wait, "wait"); !begun) return begun;
-    const std::uint64_t number = native.value == 0 ? 0 : event_of(native).number;
-    if (Result<void> judged =
-            world_->judge({.kind = RecordKind::wait_event,
-                           .actor = world_->stream(index_of(submission.stream)).actor,
-                           .event = number,
-                           .site = submission.site});
-        !judged) {
-      return judged;
+    const SimEvent* event = native.value == 0 ? nullptr : &event_of(native);
+    if (event != nullptr && event->capture) return wait_captured(submission, *event);
+    const Result<Lane> lane = lane_of(submission);
+    if (!lane) return lane.failure();
+    if (lane->capture) {
+      // An event that was never recorded orders nothing.
+      if (event == nullptr || !event->record) return {};
+      lane->capture->invalidate();
+      return misuse(crosses_the_capture, index_of(submission.stream));
     }
-    Operation operation;
-    operation.kind = Operation::Kind::wait;
-    if (native.value != 0) operation.point = event_of(native).record;
-    world_->submit(index_of(submission.stream), std::move(operation));
-    return {};
+    return queue_wait(submission, event == nullptr ? 0 : event->number,
+                      event == nullptr ? nullptr : event->record);
   }
 
   Result<bool> query(NativeEvent native) noexcept override {
     const Result<Entry> entry = world_->enter("query");
     if (!entry) return entry.failure();
     SimEvent& event = event_of(native);
+    if (event.capture) return misuse(is_captured_event, event.capture->origin());
     if (!event.record) return true;
     const Result<bool> is_done =
         answer(event.record->stream, event.record->position, event.record->step);
@@ -624,6 +658,7 @@ class SimBackend final : public Backend, public HostOrder {
     if (!entry) return entry.failure();
     if (Result<void> begun = begin(FaultClass::sync, "synchronize"); !begun) return begun;
     SimEvent& event = event_of(native);
+    if (event.capture) return misuse(is_captured_event, event.capture->origin());
     if (!event.record) return {};
     if (Result<void> waited =
             world_->wait_for(event.record->stream, event.record->position, "synchronize");
@@ -638,6 +673,11 @@ class SimBackend final : public Backend, public HostOrder {
     const Result<Entry> entry = world_->enter("elapsed_ns");
     if (!entry) return entry.failure();
     if (Result<void> begun = begin(FaultClass::info, "elapsed_ns"); !begun) return begun.failure();
+    for (const NativeEvent event : {start, end}) {
+      if (const auto& capture = event_of(event).capture) {
+        return misuse(is_captured_event, capture->origin());
+      }
+    }
     const std::uint64_t first = event_of(start).record->time_ns;
     const std::uint64_t last = event_of(end).record->time_ns;
     return last - std::min(first, last);
@@ -650,17 +690,9 @@ class SimBackend final : public Backend, public HostOrder {
     if (Result<void> begun = begin(submission, FaultClass::launch, "call_host"); !begun) {
       return begun;
     }
-    std::vector<Touch>& touches = world_->scratch();
-    if (Result<void> judged = judge(submission, OperationKind::call, touches); !judged) {
-      return judged;
-    }
-    Operation operation;
-    operation.kind = Operation::Kind::call;
-    operation.function = function;
-    operation.context = context;
-    operation.site = submission.site;
-    world_->submit(index_of(submission.stream), std::move(operation));
-    return {};
+    return perform(submission, [this, function, context](const Submission& on) {
+      return queue_call(on, function, context);
+    });
   }
 
   // --- Managed memory
@@ -673,17 +705,9 @@ class SimBackend final : public Backend, public HostOrder {
     if (Result<void> begun = begin(submission, FaultClass::copy, "prefetch"); !begun) {
       return begun;
     }
-    Operation operation;
-    operation.kind = Operation::Kind::prefetch;
-    operation.destination = address;
-    operation.bytes = bytes;
-    operation.place = destination;
-    std::vector<Touch>& touches = world_->scratch();
-    if (Result<void> judged = judge(submission, OperationKind::prefetch, touches); !judged) {
-      return judged;
-    }
-    world_->submit(index_of(submission.stream), std::move(operation));
-    return {};
+    return perform(submission, [this, address, bytes, destination](const Submission& on) {
+      return queue_prefetch(on, address, bytes, destination);
+    });
   }
 
   Result<void> discard(const Submission& submission, void* address, std::size_t bytes,
@@ -695,23 +719,9 @@ class SimBackend final : public Backend, public HostOrder {
       return known;
     }
     if (Result<void> begun = begin(submission, FaultClass::copy, "discard"); !begun) return begun;
-    // A concurrent use of the bytes is a race, as with a write.
-    std::vector<Touch>& touches = world_->scratch();
-    world_->add_touch(touches, TouchKind::write, address, bytes);
-    if (Result<void> judged = judge(submission, OperationKind::fill, touches); !judged) {
-      return judged;
-    }
-    const auto submit = [&](Operation::Kind kind, Place place) {
-      Operation operation;
-      operation.kind = kind;
-      operation.destination = address;
-      operation.bytes = bytes;
-      operation.place = place;
-      world_->submit(index_of(submission.stream), std::move(operation));
-    };
-    submit(Operation::Kind::discard, {});
-    if (destination) submit(Operation::Kind::prefetch, *destination);
-    return {};
+    return perform(submission, [this, address, bytes, destination](const Submission& on) {
+      return queue_discard(on, address, bytes, destination);
+    });
   }
 
   Result<void> advise(void* address, std::size_t bytes, Advice advice,
@@ -764,31 +774,98 @@ class SimBackend final : public Backend, public HostOrder {
     if (Result<void> begun = begin(submission, FaultClass::launch, "launch"); !begun) {
       return begun;
     }
+    const Result<Lane> lane = lane_of(submission);
+    if (!lane) return lane.failure();
+    if (!lane->capture) return queue_launch(submission, native, size, arguments);
     const std::shared_ptr<const SimKernel> kernel = kernels_.find(native.value);
     if (!kernel) return dead_kernel(submission, native);
-    auto kept = std::make_unique<KernelLaunch>(kernel->body, kernel->context, kernel->name, size,
-                                               arguments);
-    std::vector<Touch>& touches = world_->scratch();
-    for (KernelArgument& argument : kept->arguments) {
-      if (argument.range_address != nullptr) {
-        add_declared(touches, argument);
-      } else if (Result<void> taken = add_bare(touches, submission, kernel->name, argument);
-                 !taken) {
-        return taken;
-      }
-    }
-    if (Result<void> judged =
-            judge(submission, OperationKind::kernel, touches, kernel->name, Crossing::granted);
-        !judged) {
-      return judged;
-    }
-    Operation operation;
-    operation.kind = Operation::Kind::launch;
-    operation.launch = std::move(kept);
-    operation.site = submission.site;
-    operation.watch = watch_arguments(submission, *operation.launch);
-    world_->submit(index_of(submission.stream), std::move(operation));
+    // The graph keeps the values of the arguments, but not the kernel.
+    const auto kept = std::make_shared<const KernelLaunch>(kernel->body, kernel->context,
+                                                           kernel->name, size, arguments);
+    lane->capture->add_work(lane->number, submission.site, submission.tag,
+                            [this, native, kept](const Submission& on) {
+                              return queue_launch(on, native, kept->size, kept->arguments);
+                            });
     return {};
+  }
+
+  // --- Graphs
+
+  Result<void> begin_capture(NativeStream stream) noexcept override {
+    const Result<Entry> entry = world_->enter("begin_capture");
+    if (!entry) return entry.failure();
+    if (Result<void> begun = begin(FaultClass::stream, "begin_capture"); !begun) return begun;
+    const std::size_t index = index_of(stream);
+    if (index == device().default_stream) {
+      return misuse(is_captured, index,
+                    "the default stream cannot be captured. Capture a stream that the program "
+                    "created");
+    }
+    if (captures_.find(index)) {
+      return misuse(has_no_capture, index,
+                    "it is already being captured. End the other capture first");
+    }
+    captures_.begin(index);
+    return {};
+  }
+
+  Result<NativeGraph> end_capture(NativeStream stream) noexcept override {
+    const Result<Entry> entry = world_->enter("end_capture");
+    if (!entry) return entry.failure();
+    const std::size_t index = index_of(stream);
+    const std::shared_ptr<Capture> capture = captures_.find(index);
+    if (!capture) return misuse(has_no_capture, index);
+    if (capture->origin() != index) {
+      capture->invalidate();
+      return misuse(is_not_the_origin, index);
+    }
+    close(*capture);
+    if (Result<void> begun = begin(FaultClass::stream, "end_capture"); !begun) {
+      return begun.failure();
+    }
+    if (capture->is_invalid()) return misuse(was_invalidated, index);
+    if (!capture->is_joined()) return misuse(is_unjoined, index);
+    return make_graph(capture->take());
+  }
+
+  void abort_capture(NativeStream stream) noexcept override {
+    const Result<Entry> entry = world_->enter("abort_capture");
+    if (!entry) return;
+    const std::shared_ptr<Capture> capture = captures_.find(index_of(stream));
+    if (capture && capture->origin() == index_of(stream)) close(*capture);
+  }
+
+  Result<void> launch_graph(const Submission& submission, NativeGraph native) noexcept override {
+    const Result<Entry> entry = world_->enter("launch_graph", submission.site);
+    if (!entry) return entry.failure();
+    if (Result<void> begun = begin(submission, FaultClass::launch, "launch_graph"); !begun) {
+      return begun;
+    }
+    if (Result<void> outside = check_outside(submission.stream); !outside) return outside;
+    const auto graph = graphs_.find(native.value);
+    if (!graph) return dead_graph(submission, native);
+    return replay(submission, **graph);
+  }
+
+  void destroy_graph(NativeGraph native) noexcept override {
+    const Result<Entry> entry = world_->enter("destroy_graph");
+    if (!entry) return;
+    const auto graph = graphs_.find(native.value);
+    if (!graph) return;
+    graphs_.remove(native.value);
+    end_graph(**graph);
+  }
+
+  /// For the fake driver.
+  [[nodiscard]] CaptureStatus capture_status(NativeStream stream) {
+    const std::shared_ptr<Capture> capture = captures_.find(index_of(stream));
+    if (!capture) return CaptureStatus::none;
+    return capture->is_invalid() ? CaptureStatus::invalidated : CaptureStatus::active;
+  }
+  void invalidate_capture(NativeStream stream) {
+    if (const std::shared_ptr<Capture> capture = captures_.find(index_of(stream))) {
+      capture->invalidate();
+    }
   }
 
   // --- Facts from pools and from the host
@@ -893,9 +970,25 @@ class SimBackend final : public Backend, public HostOrder {
                          crossing);
   }
 
-  Result<void> queue_copy(const Submission& submission, void* destination, const void* source,
+  Result<void> begin_copy(const Submission& submission, void* destination, const void* source,
                           std::size_t bytes, const char* call, Crossing crossing) {
     if (Result<void> begun = begin(submission, FaultClass::copy, call); !begun) return begun;
+    const Result<Lane> lane = lane_of(submission);
+    if (!lane) return lane.failure();
+    if (!lane->capture) {
+      return queue_copy(submission, destination, source, bytes, crossing, IsReplay::no);
+    }
+    lane->capture->add_work(lane->number, submission.site, submission.tag,
+                            [this, destination, source, bytes, crossing](const Submission& on) {
+                              return queue_copy(on, destination, source, bytes, crossing,
+                                                IsReplay::yes);
+                            });
+    return {};
+  }
+
+  enum class IsReplay : bool { no, yes };
+  Result<void> queue_copy(const Submission& submission, void* destination, const void* source,
+                          std::size_t bytes, Crossing crossing, IsReplay is_replay) {
     std::vector<Touch>& touches = world_->scratch();
     world_->add_touch(touches, TouchKind::read, source, bytes);
     world_->add_touch(touches, TouchKind::write, destination, bytes);
@@ -914,12 +1007,18 @@ class SimBackend final : public Backend, public HostOrder {
       world_->submit(stream, std::move(operation));
       return {};
     }
+    const HostWatch::Range ranges[] = {{source, bytes, false}, {destination, bytes, true}};
+    if (is_replay == IsReplay::yes) {
+      // A graph reads the source when it runs.
+      operation.watch = watch(submission, ranges, HostWatch::Kind::copy);
+      world_->submit(stream, std::move(operation));
+      return {};
+    }
     // For pageable memory a driver may return after the copy, after reading the source, or
     // immediately. Programs must not rely on any of them.
     enum Coin : std::uint64_t { at_once, blocks, stages };
     const std::uint64_t coin = world_->flip(is_from_pageable ? 3 : 2);
     const SimStream& state = world_->stream(stream);
-    const HostWatch::Range ranges[] = {{source, bytes, false}, {destination, bytes, true}};
     operation.watch = watch(submission, ranges, HostWatch::Kind::copy);
     if (coin == stages) {
       // Earlier work of the stream may still write the source, so it runs first.
@@ -936,6 +1035,342 @@ class SimBackend final : public Backend, public HostOrder {
     }
     if (coin == blocks) world_->run_towards(stream, state.submitted);
     return {};
+  }
+
+  // --- Work, submitted directly or by a replay
+
+  Result<void> queue_copy_2d(const Submission& submission, const Copy2D& copy) {
+    std::vector<Touch>& touches = world_->scratch();
+    for (std::size_t row = 0; row < copy.height; ++row) {
+      world_->add_touch(touches, TouchKind::read,
+                        static_cast<const std::byte*>(copy.source) + row * copy.source_pitch_bytes,
+                        copy.width_bytes, true);
+      world_->add_touch(
+          touches, TouchKind::write,
+          static_cast<std::byte*>(copy.destination) + row * copy.destination_pitch_bytes,
+          copy.width_bytes);
+    }
+    if (Result<void> judged = judge(submission, OperationKind::kernel, touches, "copy_2d");
+        !judged) {
+      return judged;
+    }
+    Operation operation;
+    operation.kind = Operation::Kind::copy_2d;
+    operation.copy_2d = copy;
+    operation.bytes = copy.width_bytes * copy.height;
+    operation.watch = watch_rows(submission, copy);
+    world_->submit(index_of(submission.stream), std::move(operation));
+    return {};
+  }
+
+  Result<void> queue_fill(const Submission& submission, void* destination, std::size_t bytes,
+                          const Pattern& pattern) {
+    std::vector<Touch>& touches = world_->scratch();
+    world_->add_touch(touches, TouchKind::write, destination, bytes);
+    if (Result<void> judged = judge(submission, OperationKind::fill, touches); !judged) {
+      return judged;
+    }
+    Operation operation;
+    operation.kind = Operation::Kind::fill;
+    operation.destination = destination;
+    operation.bytes = bytes;
+    operation.pattern = pattern;
+    const HostWatch::Range written{destination, bytes, true};
+    operation.watch = watch(submission, {&written, 1}, HostWatch::Kind::other);
+    world_->submit(index_of(submission.stream), std::move(operation));
+    return {};
+  }
+
+  Result<void> queue_call(const Submission& submission, HostFunction function, void* context) {
+    std::vector<Touch>& touches = world_->scratch();
+    if (Result<void> judged = judge(submission, OperationKind::call, touches); !judged) {
+      return judged;
+    }
+    Operation operation;
+    operation.kind = Operation::Kind::call;
+    operation.function = function;
+    operation.context = context;
+    operation.site = submission.site;
+    world_->submit(index_of(submission.stream), std::move(operation));
+    return {};
+  }
+
+  Result<void> queue_prefetch(const Submission& submission, void* address, std::size_t bytes,
+                              Place destination) {
+    Operation operation;
+    operation.kind = Operation::Kind::prefetch;
+    operation.destination = address;
+    operation.bytes = bytes;
+    operation.place = destination;
+    std::vector<Touch>& touches = world_->scratch();
+    if (Result<void> judged = judge(submission, OperationKind::prefetch, touches); !judged) {
+      return judged;
+    }
+    world_->submit(index_of(submission.stream), std::move(operation));
+    return {};
+  }
+
+  Result<void> queue_discard(const Submission& submission, void* address, std::size_t bytes,
+                             std::optional<Place> destination) {
+    // A concurrent use of the bytes is a race, as with a write.
+    std::vector<Touch>& touches = world_->scratch();
+    world_->add_touch(touches, TouchKind::write, address, bytes);
+    if (Result<void> judged = judge(submission, OperationKind::fill, touches); !judged) {
+      return judged;
+    }
+    const auto submit = [&](Operation::Kind kind, Place place) {
+      Operation operation;
+      operation.kind = kind;
+      operation.destination = address;
+      operation.bytes = bytes;
+      operation.place = place;
+      world_->submit(index_of(submission.stream), std::move(operation));
+    };
+    submit(Operation::Kind::discard, {});
+    if (destination) submit(Operation::Kind::prefetch, *destination);
+    return {};
+  }
+
+  Result<void> queue_launch(const Submission& submission, NativeKernel native,
+                            const LaunchSize& size, std::span<const KernelArgument> arguments) {
+    const std::shared_ptr<const SimKernel> kernel = kernels_.find(native.value);
+    if (!kernel) return dead_kernel(submission, native);
+    auto kept = std::make_unique<KernelLaunch>(kernel->body, kernel->context, kernel->name, size,
+                                               arguments);
+    std::vector<Touch>& touches = world_->scratch();
+    for (KernelArgument& argument : kept->arguments) {
+      if (argument.range_address != nullptr) {
+        add_declared(touches, argument);
+      } else if (Result<void> taken = add_bare(touches, submission, kernel->name, argument);
+                 !taken) {
+        return taken;
+      }
+    }
+    if (Result<void> judged =
+            judge(submission, OperationKind::kernel, touches, kernel->name, Crossing::granted);
+        !judged) {
+      return judged;
+    }
+    Operation operation;
+    operation.kind = Operation::Kind::launch;
+    operation.launch = std::move(kept);
+    operation.site = submission.site;
+    operation.watch = watch_arguments(submission, *operation.launch);
+    world_->submit(index_of(submission.stream), std::move(operation));
+    return {};
+  }
+
+  Result<std::shared_ptr<RecordPoint>> queue_record(const Submission& submission,
+                                                    std::uint64_t event) {
+    const std::size_t index = index_of(submission.stream);
+    if (Result<void> judged = world_->judge({.kind = RecordKind::record_event,
+                                             .actor = world_->stream(index).actor,
+                                             .event = event,
+                                             .site = submission.site});
+        !judged) {
+      return judged.failure();
+    }
+    auto point = std::make_shared<RecordPoint>(RecordPoint{index, 0, 0});
+    Operation operation;
+    operation.kind = Operation::Kind::record;
+    operation.point = point;
+    world_->submit(index, std::move(operation));
+    return point;
+  }
+
+  Result<void> queue_wait(const Submission& submission, std::uint64_t event,
+                          std::shared_ptr<RecordPoint> record) {
+    if (Result<void> judged =
+            world_->judge({.kind = RecordKind::wait_event,
+                           .actor = world_->stream(index_of(submission.stream)).actor,
+                           .event = event,
+                           .site = submission.site});
+        !judged) {
+      return judged;
+    }
+    Operation operation;
+    operation.kind = Operation::Kind::wait;
+    operation.point = std::move(record);
+    world_->submit(index_of(submission.stream), std::move(operation));
+    return {};
+  }
+
+  // --- Captures and graphs
+
+  struct Lane {
+    std::shared_ptr<Capture> capture = {};  // null: the stream is not captured
+    std::size_t number = 0;
+  };
+
+  [[nodiscard]] Failure misuse(CaptureError error, std::size_t stream,
+                               const char* why = nullptr) const noexcept {
+    return Failure(ErrorCode::stream_misuse,
+                   "the call is not possible on a stream of '{device}': {why}.")
+        .with("stream", std::uint64_t{stream})
+        .with("device", info_.spec)
+        .with("why", why == nullptr ? why_of(error) : why)
+        .with("code", std::uint64_t{error});
+  }
+
+  /// Returns whether work of the stream would wait for a captured stream.
+  [[nodiscard]] bool waits_for_capture(std::size_t stream) const {
+    if (captures_.empty() || stream != world_->device(index_).default_stream) return false;
+    return std::ranges::any_of(captures_.open(), [&](const auto& capture) {
+      return world_->stream(capture->origin()).kind == ActorKind::blocking_stream;
+    });
+  }
+
+  /// Returns the lane that captures work of the submission. Fails, and invalidates the capture, if
+  /// the stream accepts no work now.
+  Result<Lane> lane_of(const Submission& submission) {
+    if (captures_.empty()) return Lane{};
+    const std::size_t stream = index_of(submission.stream);
+    std::shared_ptr<Capture> capture = captures_.find(stream);
+    if (!capture) {
+      if (!waits_for_capture(stream)) return Lane{};
+      if (!submission.stays_out_of_graphs) invalidate_blocking();
+      return misuse(would_wait_for_capture, stream);
+    }
+    if (submission.stays_out_of_graphs) return misuse(is_captured, stream);
+    if (capture->is_invalid()) return misuse(was_invalidated, stream);
+    const std::size_t number = *capture->lane_of(stream);
+    return Lane{std::move(capture), number};
+  }
+
+  void invalidate_blocking() {
+    for (const std::shared_ptr<Capture>& capture : captures_.open()) {
+      if (world_->stream(capture->origin()).kind == ActorKind::blocking_stream) {
+        capture->invalidate();
+      }
+    }
+  }
+
+  /// Fails, and invalidates the capture, if the stream is being captured.
+  Result<void> check_outside(NativeStream native) {
+    if (captures_.empty()) return {};
+    const std::size_t stream = index_of(native);
+    const std::shared_ptr<Capture> capture = captures_.find(stream);
+    if (capture) {
+      capture->invalidate();
+      return misuse(is_captured, stream);
+    }
+    if (!waits_for_capture(stream)) return {};
+    invalidate_blocking();
+    return misuse(would_wait_for_capture, stream);
+  }
+
+  /// Submits the work now, or adds it to the capture of the stream.
+  template <class Submit>
+  Result<void> perform(const Submission& submission, Submit submit) {
+    const Result<Lane> lane = lane_of(submission);
+    if (!lane) return lane.failure();
+    if (!lane->capture) return submit(submission);
+    lane->capture->add_work(lane->number, submission.site, submission.tag, std::move(submit));
+    return {};
+  }
+
+  /// Waits for an event that was recorded in a capture. The stream joins the capture.
+  Result<void> wait_captured(const Submission& submission, const SimEvent& event) {
+    const std::size_t stream = index_of(submission.stream);
+    if (submission.stays_out_of_graphs) return misuse(is_captured_event, stream);
+    const std::shared_ptr<Capture>& capture = event.capture;
+    if (capture->is_over()) return misuse(is_captured_event, stream);
+    if (capture->is_invalid()) return misuse(was_invalidated, stream);
+    const bool is_ours = std::ranges::find(captures_.open(), capture) != captures_.open().end();
+    if (const std::shared_ptr<Capture> own = captures_.find(stream); own && own != capture) {
+      own->invalidate();
+      capture->invalidate();
+      return misuse(would_merge, stream);
+    }
+    if (!is_ours || stream == device().default_stream) {
+      capture->invalidate();
+      return misuse(is_ours ? would_wait_for_capture : crosses_the_capture, stream,
+                    is_ours ? "the default stream cannot join a capture. Use a stream that the "
+                              "program created"
+                            : "the capture is of another device. Use a stream of that device");
+    }
+    const std::optional<std::size_t> lane = capture->lane_of(stream);
+    capture->add_wait(lane ? *lane : capture->join(stream), event.captured_record, submission.site);
+    return {};
+  }
+
+  Result<NativeGraph> make_graph(CapturedWork work) {
+    auto graph = std::make_shared<SimGraph>();
+    for (std::size_t lane = 1; lane < work.lane_count; ++lane) {
+      const Result<std::size_t> stream =
+          world_->add_stream(index_, ActorKind::stream, fmt::format("graph lane {}", lane));
+      if (!stream) {
+        end_graph(*graph);
+        return stream.failure();
+      }
+      graph->streams.push_back(*stream);
+    }
+    for (std::size_t i = 0; i < work.record_count; ++i) {
+      graph->events.push_back(world_->next_event_number());
+    }
+    graph->end_event = world_->next_event_number();
+    graph->work = std::move(work);
+    const NativeGraph native{graphs_.add(graph)};
+    if (native.value != 0) return native;
+    end_graph(*graph);
+    return no_host_memory(sizeof(SimGraph), "a graph");
+  }
+
+  void end_graph(SimGraph& graph) {
+    for (const std::size_t stream : graph.streams) world_->end_stream(stream);
+    for (const std::uint64_t event : graph.events) {
+      world_->judge_later({.kind = RecordKind::event_ends, .event = event});
+    }
+    if (graph.end) world_->judge_later({.kind = RecordKind::event_ends, .event = graph.end_event});
+  }
+
+  /// Submits the work of the graph. After a violation the rest of the work is left out, but all
+  /// records and waits are submitted, so that the launch stream waits for what was submitted.
+  Result<void> replay(const Submission& submission, SimGraph& graph) {
+    // A driver runs one launch of a graph at a time.
+    if (graph.end) {
+      if (Result<void> after = queue_wait(submission, graph.end_event, graph.end); !after) {
+        return after;
+      }
+    }
+    Result<void> result;
+    const auto note = [&](const Result<void>& done) {
+      if (!done && result) result = done;
+    };
+    std::vector<std::shared_ptr<RecordPoint>> points(graph.work.record_count);
+    for (const CapturedCall& call : graph.work.calls) {
+      const std::size_t stream =
+          call.lane == 0 ? index_of(submission.stream) : graph.streams[call.lane - 1];
+      const Submission on{.stream = {stream + 1}, .site = call.site, .tag = call.tag};
+      if (call.kind == CapturedCall::Kind::work) {
+        if (result) note(call.submit(on));
+      } else if (call.kind == CapturedCall::Kind::note) {
+        if (call.submit) note(call.submit(on));
+      } else if (call.kind == CapturedCall::Kind::wait) {
+        note(queue_wait(on, graph.events[call.record], points[call.record]));
+      } else if (const auto point = queue_record(on, graph.events[call.record])) {
+        points[call.record] = *point;
+      } else {
+        note(point.failure());
+      }
+    }
+    const auto end = queue_record(submission, graph.end_event);
+    if (end) graph.end = *end;
+    if (!end) note(end.failure());
+    return result;
+  }
+
+  Failure dead_graph(const Submission& submission, NativeGraph graph) {
+    world_->note_dead_handle(
+        {.operation = OperationKind::kernel,
+         .actor = world_->stream(index_of(submission.stream)).actor,
+         .device = index_,
+         .site = submission.site},
+        fmt::format("graph {} is launched after it was destroyed", graph.value),
+        "keep it until its last launch is submitted", "launch_graph");
+    return Failure(ErrorCode::use_after_free,
+                   "the graph was destroyed, or was captured on another device. Keep the graph "
+                   "until its last launch.");
   }
 
   [[nodiscard]] std::uint64_t watch(const Submission& submission,
@@ -991,6 +1426,50 @@ class SimBackend final : public Backend, public HostOrder {
       return;
     }
     if (kind == TouchKind::subrelease && unknown_blocks_.remove(block.generation)) return;
+    if (!captures_.empty() && is_noted_in_capture(submission, block, kind, operation)) return;
+    judge_note(submission, block, kind, operation);
+  }
+
+  /// A block that begins and ends in a capture does so at each launch of the graph. All other
+  /// blocks begin and end now: only the work of a capture is put off.
+  bool is_noted_in_capture(const Submission& submission, const Suballocation& block, TouchKind kind,
+                           OperationKind operation) {
+    const bool has_stream = submission.stream.value != 0;
+    const std::shared_ptr<Capture> capture =
+        has_stream ? captures_.find(index_of(submission.stream)) : nullptr;
+    const auto note = [this, block, kind, operation](const Submission& on) {
+      judge_note(on, block, kind, operation);
+      return Result<void>();
+    };
+    if (kind == TouchKind::suballocate) {
+      if (!capture) return false;
+      capture->add_block(*capture->lane_of(index_of(submission.stream)), block.generation,
+                         submission.site, submission.tag, note);
+      return true;
+    }
+    if (capture && capture->end_block(*capture->lane_of(index_of(submission.stream)),
+                                      block.generation, submission.site, note)) {
+      return true;
+    }
+    for (const std::shared_ptr<Capture>& other : captures_.open()) {
+      if (const auto begun = other->take_block(block.generation)) begin_block(*other, *begun);
+    }
+    return false;
+  }
+
+  void begin_block(const Capture& capture, const CapturedCall& begun) {
+    static_cast<void>(begun.submit(
+        {.stream = {capture.stream_of(begun.lane) + 1}, .site = begun.site, .tag = begun.tag}));
+  }
+
+  /// Ends a capture. The blocks that have begun in it and have not ended begin now.
+  void close(Capture& capture) {
+    captures_.end(capture);
+    for (const CapturedCall& begun : capture.take_blocks()) begin_block(capture, begun);
+  }
+
+  void judge_note(const Submission& submission, const Suballocation& block, TouchKind kind,
+                  OperationKind operation) {
     // Work of a lost device counts as complete for a waiting host, and its streams learn nothing
     // more.
     const bool is_by_host = submission.stream.value == 0 || device().loss;
@@ -1204,6 +1683,8 @@ class SimBackend final : public Backend, public HostOrder {
   const std::uint32_t index_;
   const DeviceInfo info_;
   HandleTable<SimKernel> kernels_;
+  HandleTable<std::shared_ptr<SimGraph>> graphs_;
+  Captures captures_;                                       // guarded by the lock of the world
   std::map<std::uint32_t, NativeStream> streams_of_slots_;  // guarded by the lock of the world
   UnknownBlocks unknown_blocks_;
 };
@@ -1220,6 +1701,18 @@ Result<std::unique_ptr<Backend>> open_backend(std::shared_ptr<World> world,
   } catch (const std::bad_alloc&) {
     return no_host_memory(sizeof(SimBackend), "a simulated device");
   }
+}
+
+CaptureStatus capture_status(Backend& backend, NativeStream stream) noexcept {
+  auto& simulated = static_cast<SimBackend&>(backend);
+  const Result<Entry> entry = simulated.world().enter("capture_status");
+  return entry ? simulated.capture_status(stream) : CaptureStatus::none;
+}
+
+void invalidate_capture(Backend& backend, NativeStream stream) noexcept {
+  auto& simulated = static_cast<SimBackend&>(backend);
+  const Result<Entry> entry = simulated.world().enter("invalidate_capture");
+  if (entry) simulated.invalidate_capture(stream);
 }
 
 World* world_of(Backend& backend) noexcept {

@@ -48,12 +48,16 @@
 
 namespace tern::sim {
 
+class Capture;
 class World;
 
 struct SimEvent {
   const World* world = nullptr;
   std::uint64_t number = 0;  // number in the trace; never reused
   std::shared_ptr<RecordPoint> record;
+  // If the last record was in a capture: the capture, and the number of the record in it.
+  std::shared_ptr<Capture> capture = {};
+  std::size_t captured_record = 0;
 };
 
 struct SimStream {

@@ -263,7 +263,38 @@ class Walk {
     TERN_STEP(cuLaunchKernel(function, 1, 1, 1, 16, 1, 1, 0, stream, arguments, nullptr));
     TERN_STEP(cuStreamSynchronize(stream));
     EXPECT_EQ(*reinterpret_cast<std::uint32_t*>(memory), 2u);
+    return graphs(stream, memory);
+  }
+
+  CUresult graphs(CUstream stream, CUdeviceptr memory) {
+    CUgraph graph = nullptr;
+    CUgraphExec executable = nullptr;
+    TERN_STEP(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    is_captured_ = true;
+    undo_.emplace_back([stream, this] { return end_capture(stream); });
+    TERN_STEP(cuMemsetD32Async(memory, 3, 16, stream));
+    TERN_STEP(cuStreamEndCapture(stream, &graph));
+    is_captured_ = false;
+    TERN_UNDO(cuGraphDestroy(graph));
+    TERN_STEP(cuGraphInstantiateWithFlags(&executable, graph, 0));
+    TERN_UNDO(cuGraphExecDestroy(executable));
+    TERN_STEP(cuGraphLaunch(executable, stream));
+    TERN_STEP(cuStreamSynchronize(stream));
+    EXPECT_EQ(*reinterpret_cast<std::uint32_t*>(memory), 3u);
     return CUDA_SUCCESS;
+  }
+
+  CUresult end_capture(CUstream stream) {
+    if (is_captured_) {
+      const CUresult ended = cu.cuStreamEndCapture(stream, &left_);
+      // A device that fails ends the capture all the same.
+      if (ended != CUDA_SUCCESS && ended != CUDA_ERROR_ILLEGAL_STATE) return ended;
+      is_captured_ = false;
+    }
+    if (left_ == nullptr) return CUDA_SUCCESS;
+    const CUresult destroyed = cu.cuGraphDestroy(left_);
+    if (destroyed == CUDA_SUCCESS) left_ = nullptr;
+    return destroyed;
   }
 #undef TERN_STEP
 #undef TERN_UNDO
@@ -273,6 +304,8 @@ class Walk {
   std::vector<std::byte> host_ = std::vector<std::byte>(4096);
   std::vector<std::function<CUresult()>> undo_;
   CUresult first_ = CUDA_SUCCESS;
+  bool is_captured_ = false;
+  CUgraph left_ = nullptr;
 };
 
 /// Contexts stay retained: the CUDA backend never releases one.

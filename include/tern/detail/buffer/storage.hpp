@@ -290,6 +290,8 @@ class TERN_EXPORT Storage {
                                            CallSite site) noexcept;
   /// The record of streams that use the memory.
   [[nodiscard]] UseRecord& uses() noexcept { return uses_; }
+  /// Returns another handle. The caller has one, or borrows the storage of somebody who has.
+  [[nodiscard]] StorageHandle share() noexcept;
   /// Is it known when earlier writes of memory of others are complete? Its import or somebody since
   /// has stated that (try_state_ready), or the device was synchronized since. True of memory that
   /// was not imported.
@@ -493,6 +495,11 @@ class TERN_EXPORT Storage {
     Foreign foreign_;  // constructed if there is no resource
   };
 };
+
+inline StorageHandle Storage::share() noexcept {
+  retain();
+  return StorageHandle(this);
+}
 
 inline StorageHandle::StorageHandle(const StorageHandle& other) noexcept
     : storage_(other.storage_) {

@@ -322,6 +322,30 @@ class TERN_EXPORT Backend {
                                             const LaunchSize& size,
                                             std::span<const KernelArgument> arguments) noexcept;
 
+  // --- Graphs. Needs graphs. All streams of a capture belong to this device.
+
+  /// Begins to capture a stream: the work submitted to it becomes part of a graph and does not run.
+  /// A stream that waits for an event recorded in the capture joins the capture. Fails with
+  /// stream_misuse if the stream is already being captured or cannot be captured.
+  [[nodiscard]] virtual Result<void> begin_capture(NativeStream stream) noexcept;
+  /// Ends the capture that began on the stream, and returns the captured work, ready for launches.
+  /// The capture of every stream is over, even if the call fails, unless the failure is that no
+  /// capture began on this stream. Fails with stream_misuse if an illegal call has invalidated the
+  /// capture, or if work of another stream of the capture is not ordered before the end of this
+  /// stream.
+  [[nodiscard]] virtual Result<NativeGraph> end_capture(NativeStream stream) noexcept;
+  /// Ends the capture that began on the stream, and discards the captured work. The default does
+  /// nothing.
+  virtual void abort_capture(NativeStream stream) noexcept;
+  /// Launches the captured work. It starts after all earlier work of the stream and after all
+  /// earlier launches of the graph; later work of the stream starts after it. If a checker rejects
+  /// an operation with violation, earlier operations of the graph may already be submitted.
+  [[nodiscard]] virtual Result<void> launch_graph(const Submission& submission,
+                                                  NativeGraph graph) noexcept;
+  /// Destroys a graph. Submitted launches still complete. The call may wait for them. The default
+  /// does nothing.
+  virtual void destroy_graph(NativeGraph graph) noexcept;
+
   // --- Notes for checkers and tools. The defaults ignore them. A note without a stream is by the
   // host.
 
