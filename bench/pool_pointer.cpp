@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "bench/contestants.hpp"
 #include "bench/measure.hpp"
@@ -36,10 +38,9 @@ void run(Context& context) {
       make_filled_pool(stage.device, fitting_bytes(context, stage.device, gib));
   const bool lends = stage.device.can(Capability::borrowed_streams);
   const StreamRef stream = lends ? StreamRef(stage.streams[0]) : stage.device.default_stream();
-  void* const native =
-      lends ? reinterpret_cast<void*>(stream.try_native().value().value) : nullptr;
-  const auto limited = std::make_shared<BudgetResource>(
-      pool, Budget::make("bench", BudgetLimit::unlimited()));
+  void* const native = lends ? reinterpret_cast<void*>(stream.try_native().value().value) : nullptr;
+  const auto limited =
+      std::make_shared<BudgetResource>(pool, Budget::make("bench", BudgetLimit::unlimited()));
   const Handle bare(pool), charged(limited);
   const PointerAllocator allocator(pool);
   const auto time = [&](const auto& pair) {
@@ -65,11 +66,14 @@ void run(Context& context) {
     figure.goal = goal;
     context.add(std::move(figure));
   };
-  add("free by address", [&] {
-    PointerAllocator::try_free(
-        allocator.try_allocate({.bytes = block_bytes, .stream = stream}).value(), stream)
-        .value();
-  }, std::nullopt);
+  add(
+      "free by address",
+      [&] {
+        PointerAllocator::try_free(
+            allocator.try_allocate({.bytes = block_bytes, .stream = stream}).value(), stream)
+            .value();
+      },
+      std::nullopt);
   const auto with = [&](const Handle& from, bool in_order) {
     return [&from, in_order, native] {
       void* address = nullptr;
@@ -85,11 +89,14 @@ void run(Context& context) {
   add("C API, free in order", with(bare, true), goal_ns);
   add("C API under a budget", with(charged, true), goal_ns);
   tern_set_plugin(TERN_OTHER, 63, charged.handle);
-  add("plug-in under a budget", [native] {
-    void* address = nullptr;
-    tern_plugin_allocate(TERN_OTHER, 63, block_bytes, native, &address);
-    tern_free_in_order(address);
-  }, goal_ns);
+  add(
+      "plug-in under a budget",
+      [native] {
+        void* address = nullptr;
+        tern_plugin_allocate(TERN_OTHER, 63, block_bytes, native, &address);
+        tern_free_in_order(address);
+      },
+      goal_ns);
   tern_set_plugin(TERN_OTHER, 63, nullptr);
 }
 

@@ -25,55 +25,54 @@ const void* entry(Function* function) noexcept {
 
 /// Nothing else in the module calls these functions. Without the table, the linker would leave them
 /// out.
-[[gnu::used]] const void* const entries[] = {
-    entry(&tern_abi_version),
-    entry(&tern_version),
-    entry(&tern_last_error),
-    entry(&tern_status_name),
-    entry(&tern_open_device),
-    entry(&tern_release_device),
-    entry(&tern_device_memory),
-    entry(&tern_synchronize),
-    entry(&tern_make_pool),
-    entry(&tern_default_resource),
-    entry(&tern_make_budget),
-    entry(&tern_set_budget_limit),
-    entry(&tern_release_budget),
-    entry(&tern_make_budget_resource),
-    entry(&tern_set_tag),
-    entry(&tern_release_resource),
-    entry(&tern_allocate),
-    entry(&tern_free),
-    entry(&tern_free_in_order),
-    entry(&tern_record_use),
-    entry(&tern_find_block),
-    entry(&tern_get_statistics),
-    entry(&tern_reset_peak),
-    entry(&tern_get_budget_statistics),
-    entry(&tern_trim),
-    entry(&tern_snapshot),
-    entry(&tern_begin_arena),
-    entry(&tern_end_arena),
-    entry(&tern_release_arena),
-    entry(&tern_get_arena),
-    entry(&tern_reserve_arena),
-    entry(&tern_begin_rehearsal),
-    entry(&tern_end_rehearsal),
-    entry(&tern_set_plugin),
-    entry(&tern_get_plugin),
-    entry(&tern_plugin_allocate),
-    entry(&tern_cupy_malloc),
-    entry(&tern_cupy_free),
-    entry(&tern_torch_malloc),
-    entry(&tern_torch_free),
-    entry(&tern_torch_malloc_or_throw),
-    entry(&tern_torch_record_stream),
-    entry(&tern_torch_base),
-    entry(&tern_torch_empty_cache),
-    entry(&tern_torch_set_fraction)};
+[[gnu::used]] const void* const entries[] = {entry(&tern_abi_version),
+                                             entry(&tern_version),
+                                             entry(&tern_last_error),
+                                             entry(&tern_status_name),
+                                             entry(&tern_open_device),
+                                             entry(&tern_release_device),
+                                             entry(&tern_device_memory),
+                                             entry(&tern_synchronize),
+                                             entry(&tern_make_pool),
+                                             entry(&tern_default_resource),
+                                             entry(&tern_make_budget),
+                                             entry(&tern_set_budget_limit),
+                                             entry(&tern_release_budget),
+                                             entry(&tern_make_budget_resource),
+                                             entry(&tern_set_tag),
+                                             entry(&tern_release_resource),
+                                             entry(&tern_allocate),
+                                             entry(&tern_free),
+                                             entry(&tern_free_in_order),
+                                             entry(&tern_record_use),
+                                             entry(&tern_find_block),
+                                             entry(&tern_get_statistics),
+                                             entry(&tern_reset_peak),
+                                             entry(&tern_get_budget_statistics),
+                                             entry(&tern_trim),
+                                             entry(&tern_snapshot),
+                                             entry(&tern_begin_arena),
+                                             entry(&tern_end_arena),
+                                             entry(&tern_release_arena),
+                                             entry(&tern_get_arena),
+                                             entry(&tern_reserve_arena),
+                                             entry(&tern_begin_rehearsal),
+                                             entry(&tern_end_rehearsal),
+                                             entry(&tern_set_plugin),
+                                             entry(&tern_get_plugin),
+                                             entry(&tern_plugin_allocate),
+                                             entry(&tern_cupy_malloc),
+                                             entry(&tern_cupy_free),
+                                             entry(&tern_torch_malloc),
+                                             entry(&tern_torch_free),
+                                             entry(&tern_torch_malloc_or_throw),
+                                             entry(&tern_torch_record_stream),
+                                             entry(&tern_torch_base),
+                                             entry(&tern_torch_empty_cache),
+                                             entry(&tern_torch_set_fraction)};
 
-// --- CuPy. A CFunctionAllocator calls C functions, which cost a fifth of Python functions. It passes no
-// stream, and it checks for an exception if the result is -1.
+// --- CuPy. A CFunctionAllocator calls C functions, which cost a fifth of Python functions. It
+// passes no stream, and it checks for an exception if the result is -1.
 
 /// CuPy's C function for the current stream of the calling thread.
 std::intptr_t (*current_cupy_stream)() = nullptr;
@@ -103,13 +102,12 @@ void* allocate_for_cupy(void*, std::size_t bytes, int ordinal) {
 
 nb::tuple cupy_functions(nb::handle current_stream, nb::object refuse) {
   const char* const signature = PyCapsule_GetName(current_stream.ptr());
-  if (signature == nullptr ||
-      std::string_view(signature).rfind("intptr_t (void)", 0) != 0) {
+  if (signature == nullptr || std::string_view(signature).rfind("intptr_t (void)", 0) != 0) {
     PyErr_Clear();
     throw nb::type_error("current_stream must be the C function of CuPy for the current stream.");
   }
-  current_cupy_stream = reinterpret_cast<std::intptr_t (*)()>(
-      PyCapsule_GetPointer(current_stream.ptr(), signature));
+  current_cupy_stream =
+      reinterpret_cast<std::intptr_t (*)()>(PyCapsule_GetPointer(current_stream.ptr(), signature));
   if (refuse_cupy_request == nullptr) refuse_cupy_request = refuse.release().ptr();
   return nb::make_tuple(reinterpret_cast<std::uintptr_t>(&allocate_for_cupy),
                         reinterpret_cast<std::uintptr_t>(&tern_cupy_free));

@@ -29,8 +29,8 @@ struct Opening {
 };
 struct OfDevice {
   std::mutex mutex;
-  std::vector<Arena> arenas;      // guarded by mutex
-  std::vector<Opening> openings;  // guarded by mutex; the newest is last
+  std::vector<Arena> arenas;       // guarded by mutex
+  std::vector<Opening> openings;   // guarded by mutex; the newest is last
   std::size_t reserved_bytes = 0;  // guarded by mutex; for the next arena
   std::atomic<bool> has_openings = false;
 };

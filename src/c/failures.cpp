@@ -1,11 +1,20 @@
 #include "c/failures.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <exception>
 #include <new>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
+#include "tern/core/bytes.hpp"
+#include "tern/core/tag.hpp"
 #include "tern/core/version.hpp"
+#include "tern/memory/budget.hpp"
+#include "tern/memory/budget_resource.hpp"
 
 namespace tern::c {
 namespace {
@@ -56,6 +65,33 @@ tern_status fail(const Failure& failure) noexcept {
   return status_of(failure.code());
 }
 
+tern_status fail_request(const Failure& failure, const Resource& resource) noexcept {
+  const tern_status status = fail(failure);
+  const auto* const limited = dynamic_cast<const BudgetResource*>(&resource);
+  if (status != TERN_OUT_OF_BUDGET || limited == nullptr) return status;
+  const Budget* level = limited->budget().get();
+  while (level != nullptr && level->path() != failure.string("layer")) {
+    level = level->parent().get();
+  }
+  if (level == nullptr) return status;
+  try {
+    std::vector<std::pair<Tag, std::size_t>> uses = level->used_by_tag();
+    std::sort(uses.begin(), uses.end(),
+              [](const auto& a, const auto& b) { return a.second > b.second; });
+    std::string text(last_message.data());
+    constexpr std::size_t max_named = 4;
+    for (std::size_t i = 0; i < std::min(uses.size(), max_named); ++i) {
+      text += i == 0 ? " In use: " : ", ";
+      text += uses[i].first == Tag() ? "without a tag" : uses[i].first.name();
+      text += ' ' + format_bytes(uses[i].second);
+    }
+    if (!uses.empty()) text += '.';
+    return keep(status, text);
+  } catch (const std::bad_alloc&) {
+    return status;
+  }
+}
+
 tern_status fail_null(const char* name) noexcept {
   return fail(Failure(ErrorCode::invalid_argument, "{name} is null. Pass a valid pointer.")
                   .with("name", name));
@@ -90,10 +126,17 @@ const char* tern_version(void) { return TERN_VERSION; }
 const char* tern_last_error(void) { return tern::c::last_message.data(); }
 
 const char* tern_status_name(tern_status status) {
-  constexpr std::array names = {
-      "TERN_OK",           "TERN_OUT_OF_MEMORY",  "TERN_OUT_OF_BUDGET", "TERN_NOT_LIVE",
-      "TERN_INVALID_ARGUMENT", "TERN_INVALID_DEVICE", "TERN_STREAM_MISUSE", "TERN_UNSUPPORTED",
-      "TERN_AFTER_FORK",   "TERN_DEVICE_LOST",    "TERN_FAILED"};
+  constexpr std::array names = {"TERN_OK",
+                                "TERN_OUT_OF_MEMORY",
+                                "TERN_OUT_OF_BUDGET",
+                                "TERN_NOT_LIVE",
+                                "TERN_INVALID_ARGUMENT",
+                                "TERN_INVALID_DEVICE",
+                                "TERN_STREAM_MISUSE",
+                                "TERN_UNSUPPORTED",
+                                "TERN_AFTER_FORK",
+                                "TERN_DEVICE_LOST",
+                                "TERN_FAILED"};
   const auto index = static_cast<std::size_t>(status);
   return index < names.size() ? names[index] : "unknown status";
 }

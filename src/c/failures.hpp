@@ -8,12 +8,16 @@
 #include "tern/c/tern.h"
 #include "tern/core/error.hpp"
 #include "tern/core/result.hpp"
+#include "tern/memory/resource.hpp"
 
 namespace tern::c {
 
 [[nodiscard]] tern_status status_of(ErrorCode code) noexcept;
 /// Keeps the message for tern_last_error() and returns the status.
 tern_status fail(const Failure& failure) noexcept;
+/// The same for a request to a resource. If a budget refused it, the message also names the tags
+/// that have the most memory of that budget, such as "In use: torch 5.0 MiB, cupy 1.0 MiB.".
+tern_status fail_request(const Failure& failure, const Resource& resource) noexcept;
 /// For a pointer that must not be null, named as in the header.
 tern_status fail_null(const char* name) noexcept;
 /// For use in a catch block.

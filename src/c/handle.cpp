@@ -1,5 +1,6 @@
 #include "tern/c/handle.hpp"
 
+#include <memory>
 #include <utility>
 
 #include "c/handles.hpp"

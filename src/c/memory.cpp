@@ -1,5 +1,6 @@
 // Allocating and freeing by address in the C API.
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 
@@ -110,7 +111,7 @@ tern_status tern_allocate(tern_resource* resource, size_t bytes, size_t alignmen
   if (address == nullptr) return fail_null("address");
   const Result<void*> made = allocate_on(
       *resource->owner, {.bytes = bytes, .alignment = alignment, .tag = resource->tag}, stream);
-  if (!made) return fail(made.failure());
+  if (!made) return fail_request(made.failure(), *resource->resource);
   *address = *made;
   return TERN_OK;
 }

@@ -75,15 +75,15 @@ Result<void> check_library(tern_library library) noexcept {
       .with_signed("value", library);
 }
 
-Failure no_plugin(tern_library library, int ordinal) noexcept {
-  return Failure(ErrorCode::invalid_device,
-                 "library '{library}' has no resource for CUDA device {ordinal}. Set one with "
-                 "tern_set_plugin().")
-      .with("library", library_names[static_cast<std::size_t>(library)])
-      .with_signed("ordinal", ordinal);
-}
-
 }  // namespace
+
+tern_status fail_no_plugin(tern_library library, int ordinal) noexcept {
+  return fail(Failure(ErrorCode::invalid_device,
+                      "library '{library}' has no resource for CUDA device {ordinal}. Set one with "
+                      "tern_set_plugin().")
+                  .with("library", library_names[static_cast<std::size_t>(library)])
+                  .with_signed("ordinal", ordinal));
+}
 
 Result<void> check_ordinal(int ordinal) noexcept {
   if (ordinal >= 0 && ordinal < max_ordinals) return {};
@@ -93,26 +93,24 @@ Result<void> check_ordinal(int ordinal) noexcept {
       .with("max", max_ordinals - 1);
 }
 
-tern_status fail_no_plugin(tern_library library, int ordinal) noexcept {
-  return fail(no_plugin(library, ordinal));
-}
-
 std::shared_ptr<const tern_resource> plugin_of(tern_library library, int ordinal) {
   const PluginSlot::Reading reading(slot_of(library, ordinal));
   return reading.get() == nullptr ? nullptr : *reading.get();
 }
 
-Result<void*> allocate_for(tern_library library, int ordinal, std::size_t bytes,
-                           void* handle) noexcept {
-  if (const Result<void> valid = check_ordinal(ordinal); !valid) return valid.failure();
+tern_status allocate_for(tern_library library, int ordinal, std::size_t bytes, void* handle,
+                         void** address) noexcept {
+  if (const Result<void> valid = check_ordinal(ordinal); !valid) return fail(valid.failure());
   const PluginSlot::Reading reading(slot_of(library, ordinal));
-  if (reading.get() == nullptr) return no_plugin(library, ordinal);
+  if (reading.get() == nullptr) return fail_no_plugin(library, ordinal);
   const tern_resource& resource = **reading.get();
   const Request request{.bytes = bytes, .tag = resource.tag};
-  if (const std::shared_ptr<PointerOwner> arena = open_arena_for(ordinal, handle)) {
-    return allocate_on(*arena, request, handle);
-  }
-  return allocate_on(*resource.owner, request, handle);
+  const std::shared_ptr<PointerOwner> arena = open_arena_for(ordinal, handle);
+  const Result<void*> made =
+      allocate_on(arena == nullptr ? *resource.owner : *arena, request, handle);
+  if (!made) return fail_request(made.failure(), *resource.resource);
+  *address = *made;
+  return TERN_OK;
 }
 
 }  // namespace tern::c
@@ -151,17 +149,13 @@ tern_status tern_plugin_allocate(tern_library library, int ordinal, size_t bytes
                                  void** address) {
   if (const Result<void> valid = check_library(library); !valid) return fail(valid.failure());
   if (address == nullptr) return fail_null("address");
-  const Result<void*> made = allocate_for(library, ordinal, bytes, stream);
-  if (!made) return fail(made.failure());
-  *address = *made;
-  return TERN_OK;
+  return allocate_for(library, ordinal, bytes, stream, address);
 }
 
 void* tern_cupy_malloc(void* stream, size_t bytes, int ordinal) {
-  const Result<void*> made = allocate_for(TERN_CUPY, ordinal, bytes, stream);
-  if (made) return *made;
-  static_cast<void>(fail(made.failure()));
-  return nullptr;
+  void* address = nullptr;
+  static_cast<void>(allocate_for(TERN_CUPY, ordinal, bytes, stream, &address));
+  return address;
 }
 
 void tern_cupy_free(void*, void* address, int) {

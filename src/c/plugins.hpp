@@ -20,8 +20,8 @@ namespace tern::c {
 [[nodiscard]] Result<void> free_in_order(void* address, CallSite site) noexcept;
 
 /// Allocates from the resource of a library, or from an open arena.
-[[nodiscard]] Result<void*> allocate_for(tern_library library, int ordinal, std::size_t bytes,
-                                         void* handle) noexcept;
+tern_status allocate_for(tern_library library, int ordinal, std::size_t bytes, void* handle,
+                         void** address) noexcept;
 
 /// Returns the handle that was set for a library, or null. Throws std::bad_alloc.
 [[nodiscard]] std::shared_ptr<const tern_resource> plugin_of(tern_library library, int ordinal);

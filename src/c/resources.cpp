@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -65,8 +66,7 @@ tern_status tern_open_device(const char* spec, tern_device** device) {
 
 void tern_release_device(tern_device* device) { delete device; }
 
-tern_status tern_device_memory(const tern_device* device, size_t* free_bytes,
-                               size_t* total_bytes) {
+tern_status tern_device_memory(const tern_device* device, size_t* free_bytes, size_t* total_bytes) {
   if (device == nullptr) return fail_null("device");
   const Result<MemoryInfo> info = device->device.try_memory();
   if (!info) return fail(info.failure());

@@ -16,8 +16,8 @@ class CallStream {
   CallStream(const Device& device, void* handle) noexcept {
     DeviceState* const state = DeviceState::of(device).get();
     const NativeStream native{reinterpret_cast<std::uintptr_t>(handle)};
-    if (state->is_in_its_process() &&
-        state->info().capabilities.has(Capability::borrowed_streams)) [[likely]] {
+    if (state->is_in_its_process() && state->info().capabilities.has(Capability::borrowed_streams))
+        [[likely]] {
       loan_ = state->borrow_known(native);
       stream_ = loan_;
       if (loan_.id()) return;
@@ -39,8 +39,8 @@ class CallStream {
  private:
   void borrow_slowly(const Device& device, NativeStream handle) noexcept;
 
-  StreamRef loan_ = {};    // to be returned
-  Stream borrowed_ = {};   // borrowed in the slow path
+  StreamRef loan_ = {};   // to be returned
+  Stream borrowed_ = {};  // borrowed in the slow path
   StreamRef stream_ = {};
   Result<void> result_ = {};
   bool is_captured_ = false;

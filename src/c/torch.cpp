@@ -36,10 +36,9 @@ void report(const Result<void>& result) noexcept {
 }  // namespace
 
 void* tern_torch_malloc(size_t bytes, int ordinal, void* stream) {
-  const Result<void*> made = allocate_for(TERN_TORCH, ordinal, bytes, stream);
-  if (made) return *made;
-  static_cast<void>(fail(made.failure()));
-  return nullptr;
+  void* address = nullptr;
+  static_cast<void>(allocate_for(TERN_TORCH, ordinal, bytes, stream, &address));
+  return address;
 }
 
 void* tern_torch_malloc_or_throw(size_t bytes, int ordinal, void* stream) {
@@ -106,5 +105,4 @@ TERN_C_API void tern_torch_end_pool(int ordinal, TorchPoolId id) {
 TERN_C_API void tern_torch_release_pool(int ordinal, TorchPoolId id) {
   if (check_ordinal(ordinal)) report(release_arena(ordinal, {id.first, id.second}));
 }
-
 }

@@ -118,6 +118,10 @@ Result<void> Backend::copy_batch(const Submission& submission,
   }
   return {};
 }
+Result<void> Backend::call_current(HostFunction function, void* context) noexcept {
+  function(context);
+  return {};
+}
 Result<BorrowedStream> Backend::borrow_stream(NativeStream) noexcept {
   return missing(*this, "borrowing streams");
 }

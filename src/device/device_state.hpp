@@ -83,8 +83,8 @@ struct StreamState {
   [[nodiscard]] bool is_open_as(StreamId name_of_it) const noexcept {
     return is_lent(use.load(std::memory_order_relaxed), name_of_it);
   }
-  /// Returns true if the slot holds the stream `name_of_it` and memory may be freed in its order: it
-  /// accepts work, or the device keeps it and nobody borrows it now.
+  /// Returns true if the slot holds the stream `name_of_it` and memory may be freed in its order:
+  /// it accepts work, or the device keeps it and nobody borrows it now.
   [[nodiscard]] bool accepts_frees_as(StreamId name_of_it) const noexcept {
     const std::uint64_t now = use.load(std::memory_order_relaxed);
     return ((now ^ name_of_it.value()) & number_mask) == 0 && (now & (loans_mask | is_kept)) != 0;

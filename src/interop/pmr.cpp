@@ -1,86 +1,17 @@
 #include "tern/interop/pmr.hpp"
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <exception>
 #include <new>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 
 #include "core/no_host_memory.hpp"
+#include "interop/blocks_by_address.hpp"
 
 namespace tern {
 
-/// Maps addresses to blocks, for all adapters of one resource.
-class PmrBlocks {
- public:
-  explicit PmrBlocks(const Resource* resource) noexcept : resource_(resource) {}
-  PmrBlocks(const PmrBlocks&) = delete;
-  PmrBlocks& operator=(const PmrBlocks&) = delete;
-  ~PmrBlocks();
-
-  [[nodiscard]] static std::shared_ptr<PmrBlocks> of(const Resource* resource);
-
-  /// Throws std::bad_alloc and changes nothing then.
-  void add(const Block& block, std::size_t asked_bytes) {
-    Shard& shard = shard_of(block.address);
-    const std::lock_guard lock(shard.mutex);
-    shard.by_address.emplace(block.address, Entry{block, asked_bytes});
-  }
-
-  /// Returns nothing if there is no block of this size at the address. Allocates nothing.
-  [[nodiscard]] std::optional<Block> take(void* address, std::size_t asked_bytes) noexcept {
-    Shard& shard = shard_of(address);
-    const std::lock_guard lock(shard.mutex);
-    const auto found = shard.by_address.find(address);
-    if (found == shard.by_address.end() || found->second.asked_bytes != asked_bytes) {
-      mistaken_frees_.fetch_add(1, std::memory_order_relaxed);
-      return std::nullopt;
-    }
-    const Block block = found->second.block;
-    shard.by_address.erase(found);
-    return block;
-  }
-
-  [[nodiscard]] std::uint64_t mistaken_frees() const noexcept {
-    return mistaken_frees_.load(std::memory_order_relaxed);
-  }
-
- private:
-  struct Entry {
-    Block block;
-    std::size_t asked_bytes;
-  };
-  struct Shard {
-    std::mutex mutex;
-    std::unordered_map<void*, Entry> by_address;  // guarded by mutex
-  };
-  /// Drops the low bits, which alignment makes zero, and spreads neighbours over the shards.
-  [[nodiscard]] Shard& shard_of(const void* address) noexcept {
-    const auto number = reinterpret_cast<std::uintptr_t>(address);
-    return shards_[(number >> 6 ^ number >> 12) % shards_.size()];
-  }
-
-  const Resource* const resource_;
-  std::array<Shard, 16> shards_;
-  std::atomic<std::uint64_t> mistaken_frees_ = 0;
-};
-
 namespace {
-
-/// By resource, so that equal adapters find each other's blocks. Never destroyed, because adapters
-/// may be static objects.
-struct AllBlocks {
-  std::mutex mutex;
-  std::unordered_map<const Resource*, std::weak_ptr<PmrBlocks>> by_resource;  // guarded by mutex
-};
-
-AllBlocks& all_blocks() {
-  static AllBlocks& instance = *new AllBlocks;
-  return instance;
-}
 
 ResourceHandle checked(ResourceHandle resource) {
   if (!resource) {
@@ -99,33 +30,13 @@ ResourceHandle checked(ResourceHandle resource) {
   return resource;
 }
 
-std::shared_ptr<PmrBlocks> blocks_of(const Resource* resource) try {
-  return PmrBlocks::of(resource);
+std::shared_ptr<BlocksByAddress> blocks_of(const Resource* resource) try {
+  return BlocksByAddress::of(resource);
 } catch (const std::bad_alloc&) {
   raise(no_host_memory("a std::pmr adapter"));
 }
 
 }  // namespace
-
-std::shared_ptr<PmrBlocks> PmrBlocks::of(const Resource* resource) {
-  AllBlocks& all = all_blocks();
-  const std::lock_guard lock(all.mutex);
-  std::weak_ptr<PmrBlocks>& known = all.by_resource[resource];
-  std::shared_ptr<PmrBlocks> blocks = known.lock();
-  if (!blocks) {
-    blocks = std::make_shared<PmrBlocks>(resource);
-    known = blocks;
-  }
-  return blocks;
-}
-
-PmrBlocks::~PmrBlocks() {
-  AllBlocks& all = all_blocks();
-  const std::lock_guard lock(all.mutex);
-  const auto found = all.by_resource.find(resource_);
-  // Another thread may have added an entry meanwhile.
-  if (found != all.by_resource.end() && found->second.expired()) all.by_resource.erase(found);
-}
 
 // --- PmrAdapter
 

@@ -111,8 +111,8 @@ inline std::atomic<std::uint64_t>* AddressMap::find(const void* address) noexcep
   }
   const Node* const node = top_[unit >> (2 * level_bits)].load(std::memory_order_acquire);
   if (node == nullptr) return nullptr;
-  Leaf* const leaf = node->leaves[unit >> level_bits & (fan_out - 1)].load(
-      std::memory_order_acquire);
+  Leaf* const leaf =
+      node->leaves[unit >> level_bits & (fan_out - 1)].load(std::memory_order_acquire);
   return leaf == nullptr ? nullptr : &leaf->words[unit & (fan_out - 1)];
 }
 

@@ -21,9 +21,9 @@ std::optional<std::size_t> ArenaLayout::take(std::size_t bytes, std::size_t alig
     if (skipped > piece.bytes || piece.bytes - skipped < bytes) continue;
     const std::size_t rest = piece.bytes - skipped - bytes;
     // Both insertions come first: they may throw, and then nothing has changed.
-    const auto after =
-        rest == 0 ? pieces_.end()
-                  : pieces_.emplace_hint(std::next(at), offset + bytes, Piece{rest, piece.lane, true});
+    const auto after = rest == 0 ? pieces_.end()
+                                 : pieces_.emplace_hint(std::next(at), offset + bytes,
+                                                        Piece{rest, piece.lane, true});
     if (skipped == 0) {
       piece = {bytes, lane, false};
       return offset;

@@ -2,8 +2,8 @@
 //
 // The layout depends only on the order of the calls, so a rehearsal and a capture that make the
 // same calls get the same offsets. Freed offsets belong to a lane, such as a stream: they are used
-// again in that lane only, because other streams may still use them. Lane 0 is the host, whose freed
-// offsets every lane may use. Not thread-safe.
+// again in that lane only, because other streams may still use them. Lane 0 is the host, whose
+// freed offsets every lane may use. Not thread-safe.
 
 #pragma once
 

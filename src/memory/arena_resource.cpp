@@ -39,8 +39,7 @@ const ResourceHandle& checked(const ResourceHandle& upstream, const ArenaOptions
               .with_bytes("bytes", options.bytes));
   }
   if (options.bytes > max_request_bytes) {
-    raise(Failure(ErrorCode::size_overflow,
-                  "an arena cannot hold {requested}. Use a smaller size.")
+    raise(Failure(ErrorCode::size_overflow, "an arena cannot hold {requested}. Use a smaller size.")
               .with_bytes("requested", options.bytes));
   }
   return upstream;
@@ -65,10 +64,10 @@ struct ArenaResource::State {
   ResourceHandle upstream;
   ArenaOptions options;
   mutable std::mutex mutex;
-  std::vector<std::unique_ptr<Chunk>> chunks;                // guarded by mutex
-  ArenaLayout rehearsal{SIZE_MAX / 2};                       // guarded by mutex
-  std::unordered_map<const void*, Rehearsed> rehearsed;      // guarded by mutex
-  Statistics counts = {};                                    // guarded by mutex
+  std::vector<std::unique_ptr<Chunk>> chunks;            // guarded by mutex
+  ArenaLayout rehearsal{SIZE_MAX / 2};                   // guarded by mutex
+  std::unordered_map<const void*, Rehearsed> rehearsed;  // guarded by mutex
+  Statistics counts = {};                                // guarded by mutex
 
   [[nodiscard]] bool rehearses() const noexcept { return options.rehearse; }
 
@@ -77,8 +76,8 @@ struct ArenaResource::State {
                                        CallSite site) {
     chunks.reserve(chunks.size() + 1);
     // Without a stream, the memory is ready for every stream.
-    Result<Block> memory = upstream->try_allocate(
-        {.bytes = bytes, .alignment = alignment, .tag = tag, .site = site});
+    Result<Block> memory =
+        upstream->try_allocate({.bytes = bytes, .alignment = alignment, .tag = tag, .site = site});
     if (!memory) return memory.failure();
     try {
       chunks.push_back(std::unique_ptr<Chunk>(new Chunk{*memory, ArenaLayout(bytes)}));
@@ -259,7 +258,8 @@ Result<void> ArenaResource::try_deallocate_in_lane(const Block& block,
   if (state.rehearses()) {
     const auto found = state.rehearsed.find(block.address);
     // The memory goes back when its work is done, so the stream of the rehearsal frees it.
-    const StreamRef last = claimed->stream ? DeviceState::find_stream(claimed->stream) : StreamRef();
+    const StreamRef last =
+        claimed->stream ? DeviceState::find_stream(claimed->stream) : StreamRef();
     const Result<void> freed = state.upstream->try_deallocate(found->second.memory, last, site);
     if (!freed) {
       unclaim_block(block.generation);

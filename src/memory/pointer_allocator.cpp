@@ -1,9 +1,16 @@
 #include "tern/memory/pointer_allocator.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <mutex>
 #include <new>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
@@ -189,9 +196,9 @@ Result<void> PointerOwner::try_free_taken(AddressEntry entry, void* address, Str
   const Result<Block> block = try_block(entry, address);
   if (!block) return Failure(block.failure()).at(site);
   PointerOwner& owner = of(entry);
-  Result<void> freed =
-      entry.has_other_uses() ? owner.free_after_uses(*block, stream, address, site)
-                             : owner.resource_->try_deallocate(*block, stream, site);
+  Result<void> freed = entry.has_other_uses()
+                           ? owner.free_after_uses(*block, stream, address, site)
+                           : owner.resource_->try_deallocate(*block, stream, site);
   if (!freed) {
     static_cast<void>(AddressMap::try_put(address, entry));
     return freed;

@@ -199,6 +199,7 @@ TEST_P(CApiTest, BudgetsOfLibrariesShareOneLimit) {
   EXPECT_TRUE(says("torch")) << tern_last_error();
   EXPECT_EQ(tern_cupy_malloc(nullptr, 5 * mib, 0), nullptr) << "the parent is full";
   EXPECT_TRUE(says("process")) << tern_last_error();
+  EXPECT_TRUE(says("In use: torch 5.0 MiB.")) << tern_last_error();
   void* const second = tern_cupy_malloc(nullptr, 3 * mib, 0);
   EXPECT_NE(second, nullptr) << "the others go on";
   tern_budget_statistics now = {};

@@ -110,6 +110,13 @@ TEST(LaunchSize, HasAThreadForEachElement) {
   EXPECT_EQ(none.failure().string("name"), "block_threads");
 }
 
+TEST(Backend, CallsAFunctionWithNothingMadeCurrent) {
+  BareBackend backend;
+  int calls = 0;
+  EXPECT_TRUE(backend.call_current([](void* count) { ++*static_cast<int*>(count); }, &calls));
+  EXPECT_EQ(calls, 1);
+}
+
 TEST(Backend, HasNoPeersAndIgnoresNotesUnlessItSaysOtherwise) {
   BareBackend backend;
   const Result<bool> enabled = backend.enable_peer_access(backend);

@@ -77,8 +77,8 @@ TEST(ArenaLayout, AgreesWithAPictureAndRepeatsItself) {
     };
     std::vector<Call> calls;
     ArenaLayout layout(SIZE_MAX / 2);
-    std::map<std::size_t, std::size_t> live;              // offset to bytes
-    std::map<std::size_t, ArenaLayout::Lane> freed_by;    // units of 256 bytes
+    std::map<std::size_t, std::size_t> live;            // offset to bytes
+    std::map<std::size_t, ArenaLayout::Lane> freed_by;  // units of 256 bytes
     for (int i = 0; i < 300; ++i) {
       const ArenaLayout::Lane lane = random() % 4;
       if (live.empty() || random() % 5 < 3) {

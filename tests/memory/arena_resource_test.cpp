@@ -26,8 +26,8 @@ class ArenaResourceTest : public testing::Test {
     EXPECT_TRUE(sim::findings(device).empty()) << sim::findings(device)[0].text();
   }
 
-  Device device = sim::open({.policy = sim::Policy::lazy, .mode = sim::Mode::collect,
-                             .memory_bytes = 256 * mib});
+  Device device = sim::open(
+      {.policy = sim::Policy::lazy, .mode = sim::Mode::collect, .memory_bytes = 256 * mib});
   Stream stream{device}, other{device};
   std::shared_ptr<PoolResource> pool = std::make_shared<PoolResource>(device);
   BudgetHandle budget = Budget::make("graphs", BudgetLimit::bytes(64 * mib));

@@ -39,8 +39,10 @@ class PointerAllocatorTest : public testing::Test {
     on.fill(static_cast<std::byte*>(address), bytes, std::byte{1});
   }
 
-  Device device = sim::open({.policy = sim::Policy::lazy, .mode = sim::Mode::collect,
-                             .print_findings = false, .memory_bytes = 256 * mib});
+  Device device = sim::open({.policy = sim::Policy::lazy,
+                             .mode = sim::Mode::collect,
+                             .print_findings = false,
+                             .memory_bytes = 256 * mib});
   Stream stream{device}, other{device};
   std::shared_ptr<PoolResource> pool = std::make_shared<PoolResource>(device);
   PointerAllocator allocator{pool};
@@ -141,8 +143,7 @@ TEST_F(PointerAllocatorTest, ARequestWaitsForDelayedFreesBeforeItFails) {
   use(other, address, 3 * mib);
   PointerAllocator::record_use(address, other);
   PointerAllocator::free(address, stream);
-  EXPECT_EQ(code_of(tight.try_allocate(
-                {.bytes = 3 * mib, .stream = stream, .wait = Wait::never})),
+  EXPECT_EQ(code_of(tight.try_allocate({.bytes = 3 * mib, .stream = stream, .wait = Wait::never})),
             ErrorCode::out_of_memory);
   void* const next = tight.allocate({.bytes = 3 * mib, .stream = stream});
   use(stream, next, 3 * mib);
@@ -226,8 +227,8 @@ TEST_F(PointerAllocatorTest, AChargeEndsWithTheFree) {
 }
 
 TEST_F(PointerAllocatorTest, ThreadsFreeWhatOthersAllocate) {
-  const auto small = std::make_shared<BudgetResource>(
-      pool, Budget::make("threads", BudgetLimit::bytes(64 * mib)));
+  const auto small =
+      std::make_shared<BudgetResource>(pool, Budget::make("threads", BudgetLimit::bytes(64 * mib)));
   const std::vector<PointerAllocator> allocators = {allocator, PointerAllocator(small)};
   constexpr int threads = 4, rounds = 2000;
   std::array<std::atomic<void*>, 64> shared = {};
@@ -237,8 +238,8 @@ TEST_F(PointerAllocatorTest, ThreadsFreeWhatOthersAllocate) {
       std::mt19937_64 random(static_cast<std::uint64_t>(i));
       const Stream own(device);
       for (int round = 0; round < rounds / (test::is_sanitized ? 4 : 1); ++round) {
-        void* made = allocators[random() % 2].allocate(
-            {.bytes = 1 + random() % 100'000, .stream = own});
+        void* made =
+            allocators[random() % 2].allocate({.bytes = 1 + random() % 100'000, .stream = own});
         if (random() % 4 == 0) PointerAllocator::record_use(made, stream);
         made = shared[random() % shared.size()].exchange(made);
         if (made != nullptr) PointerAllocator::free_in_order(made);
@@ -289,9 +290,8 @@ TEST_F(PointerAllocatorTest, AgreesWithAModel) {
           use(other, address, block.bytes);
         }
       } else {
-        const Result<void> freed = random() % 2 == 0
-                                       ? PointerAllocator::try_free(address, stream)
-                                       : PointerAllocator::try_free_in_order(address);
+        const Result<void> freed = random() % 2 == 0 ? PointerAllocator::try_free(address, stream)
+                                                     : PointerAllocator::try_free_in_order(address);
         if (!freed) continue;
         EXPECT_FALSE(PointerAllocator::try_free(address, stream));
         live.erase(chosen);
@@ -330,7 +330,8 @@ class PointersOfForeignStreamsTest : public testing::Test {
   [[nodiscard]] Stream borrow(CUstream on) const {
     return Stream::borrow(device, {reinterpret_cast<std::uintptr_t>(on)});
   }
-  /// An allocation and a free as a plug-in makes them. Many of them make the device keep the stream.
+  /// An allocation and a free as a plug-in makes them. Many of them make the device keep the
+  /// stream.
   void warm_up(CUstream on) const {
     for (int i = 0; i < 20; ++i) PointerAllocator::free_in_order(allocate(on));
   }

@@ -9,6 +9,9 @@ import pathlib
 
 import tree
 
+# Declares what fragments use of CCCL, RMM, Thrust and CUB.
+STANDINS = pathlib.Path(__file__).resolve().parents[1] / "support/cuda_libraries.hpp"
+
 BLOCK = re.compile(r"^```cpp\n(.*?)^```", re.DOTALL | re.M)
 INCLUDE = re.compile(r"^#include.*$", re.M)
 
@@ -20,6 +23,7 @@ GIVEN = """
 [[maybe_unused]] std::size_t count = 0, bytes = 0, page = 0;
 [[maybe_unused]] tern::Buffer buffer, pinned;
 [[maybe_unused]] tern::NativeKernel kernel;
+[[maybe_unused]] cudaStream_t stream_of_library = nullptr;
 [[maybe_unused]] tern::LaunchSize size;
 [[maybe_unused]] std::span<const tern::KernelArgument> arguments;
 """
@@ -29,7 +33,7 @@ def unit_of(root, pages, has_mpi):
     """One translation unit: each block is a function or a namespace, with the lines of its page."""
     includes = [f'#include "{path.relative_to(root / "include").as_posix()}"'
                 for path in tree.sources(root, "include/tern")
-                if has_mpi or not tree.needs_mpi(root, path)] + ["#include <iostream>"]
+                if has_mpi or not tree.needs_mpi(root, path)] + ["#include <iostream>", f'#include "{STANDINS}"']
     functions = []
     for page in pages:
         text = page.read_text()
@@ -39,7 +43,7 @@ def unit_of(root, pages, has_mpi):
                 continue
             line = tree.line_of(text, block.start(1))
             includes += INCLUDE.findall(block[1])
-            scope = f"{page.stem}_{line}"
+            scope = f"{page.stem.replace('-', '_')}_{line}"
             # A test cannot be inside of a function. Other fragments have a scope of their own there,
             # so that they may use the given names for their own things.
             begin, end = ((f"namespace {scope} {{", "}") if "TEST_F(" in block[1] else

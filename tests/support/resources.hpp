@@ -15,6 +15,7 @@
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
+#include "tern/interop/cuda_mr.hpp"
 #include "tern/interop/pmr.hpp"
 #include "tern/memory/driver_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
@@ -112,6 +113,13 @@ inline std::vector<ResourceCase> every_resource() {
     grounds.push_back({"direct" + suffix, open, direct(MemoryKind::device)});
     grounds.push_back({"async" + suffix, open, async});
     grounds.push_back({"pool" + suffix, open, pool(pages), true});
+    grounds.push_back({"cuda_mr" + suffix, open,
+                       [pages](const Device& device) -> ResourceHandle {
+                         const CudaMrAdapter<> memory(
+                             std::make_shared<PoolResource>(device, pages));
+                         return std::make_shared<CudaMrUpstream<CudaMrAdapter<>>>(device, memory);
+                       },
+                       true});
     grounds.push_back({"pinned_pool" + suffix, open,
                        pool({.kind = MemoryKind::pinned, .limit_bytes = 256 * mib}), true});
   }

@@ -10,8 +10,8 @@
 namespace tern {
 
 /// Returns a new handle, which shares the resource. The tag names the memory that is allocated
-/// through the handle. Release the handle with tern_release_resource(). Throws as the constructor of
-/// PointerAllocator does.
+/// through the handle. Release the handle with tern_release_resource(). Throws as the constructor
+/// of PointerAllocator does.
 [[nodiscard]] TERN_EXPORT tern_resource* make_c_handle(ResourceHandle resource, Tag tag = {});
 
 /// Returns the resource of a handle.

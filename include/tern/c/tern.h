@@ -11,25 +11,26 @@
  *   tern_release_resource(pool);
  *   tern_release_device(gpu);
  *
- * libtern and the Python module ternmem export these functions. All plug-ins that are in one process
- * should use the same one of the two: then they share devices, pools and budgets.
+ * libtern and the Python module ternmem export these functions. All plug-ins that are in one
+ * process should use the same one of the two: then they share devices, pools and budgets.
  *
- * Errors. A function that can fail returns a tern_status, and TERN_OK is 0. tern_last_error() returns
- * the message of the last failure of this thread. A failed call changes nothing. No function throws
- * an exception, except those of PyTorch at the end.
+ * Errors. A function that can fail returns a tern_status, and TERN_OK is 0. tern_last_error()
+ * returns the message of the last failure of this thread. A failed call changes nothing. No
+ * function throws an exception, except those of PyTorch at the end.
  *
- * Streams are handles of the driver: a CUstream or cudaStream_t as void*. NULL and the handles 1 and
- * 2 are the driver's default streams. A handle must be valid during the call. The driver may use a
- * handle again for another stream: Tern notices.
+ * Streams are handles of the driver: a CUstream or cudaStream_t as void*. NULL and the handles 1
+ * and 2 are the driver's default streams. A handle must be valid during the call. The driver may
+ * use a handle again for another stream: Tern notices.
  *
- * Lifetime. Each object is released once. Memory keeps its resource, and a resource keeps its budget
- * and its device: releasing a handle never invalidates memory.
+ * Lifetime. Each object is released once. Memory keeps its resource, and a resource keeps its
+ * budget and its device: releasing a handle never invalidates memory.
  *
  * Threads. All functions are thread-safe. A forked child can free memory, which does nothing;
  * every other call fails with TERN_AFTER_FORK.
  *
  * Stability. The version of the ABI grows when functions are added. Functions never change their
- * meaning, and structures grow at their end: the caller sets struct_bytes to the size that it knows.
+ * meaning, and structures grow at their end: the caller sets struct_bytes to the size that it
+ * knows.
  */
 
 #ifndef TERN_C_TERN_H
@@ -65,11 +66,7 @@ enum {
 };
 
 typedef int32_t tern_memory_kind;
-enum {
-  TERN_DEVICE_MEMORY = 0,
-  TERN_PINNED_MEMORY = 1,
-  TERN_MANAGED_MEMORY = 2
-};
+enum { TERN_DEVICE_MEMORY = 0, TERN_PINNED_MEMORY = 1, TERN_MANAGED_MEMORY = 2 };
 
 /* --- Version and errors */
 
@@ -127,8 +124,8 @@ TERN_C_API void tern_release_resource(tern_resource* resource);
 
 /* Allocates memory for use in the order of the stream. `alignment` is a power of two, or 0 for the
  * default of 256 bytes. Writes null for 0 bytes. Memory that is allocated on a stream while the
- * stream is being captured is not reused by others before it is freed, but is not part of the graph:
- * see tern_begin_arena(). */
+ * stream is being captured is not reused by others before it is freed, but is not part of the
+ * graph: see tern_begin_arena(). */
 TERN_C_API tern_status tern_allocate(tern_resource* resource, size_t bytes, size_t alignment,
                                      void* stream, void** address);
 /* Frees memory of any resource in the order of the stream: earlier work of the stream may still use
@@ -143,9 +140,9 @@ TERN_C_API tern_status tern_record_use(void* address, void* stream);
 typedef struct tern_block {
   size_t struct_bytes; /* sizeof(tern_block) */
   void* address;
-  size_t bytes;        /* granted, at least the requested size */
-  const char* tag;     /* "" without a tag; valid until the process ends */
-  const char* device;  /* the spec; valid while the device is open */
+  size_t bytes;       /* granted, at least the requested size */
+  const char* tag;    /* "" without a tag; valid until the process ends */
+  const char* device; /* the spec; valid while the device is open */
 } tern_block;
 
 /* Finds the live memory that begins at the address. */
@@ -188,8 +185,8 @@ TERN_C_API tern_status tern_trim(tern_resource* resource, size_t keep_bytes,
                                  size_t* released_bytes);
 /* Writes the live blocks of all resources of a device, at most `capacity`, and their number, which
  * may be larger. Blocks that other threads allocate or free meanwhile may be left out. */
-TERN_C_API tern_status tern_snapshot(const tern_device* device, tern_block* blocks,
-                                     size_t capacity, size_t* count);
+TERN_C_API tern_status tern_snapshot(const tern_device* device, tern_block* blocks, size_t capacity,
+                                     size_t* count);
 
 /* --- Arenas: the memory of CUDA graphs
  *
@@ -208,8 +205,8 @@ TERN_C_API tern_status tern_begin_arena(int ordinal, tern_arena_id id, tern_stre
                                         void* context);
 /* Closes the arena: later allocations do not use it. */
 TERN_C_API tern_status tern_end_arena(int ordinal, tern_arena_id id);
-/* Gives up one use of the arena: tern_begin_arena() counts one. With the last one and the last block
- * the memory returns to the resource, after the device has completed its work. */
+/* Gives up one use of the arena: tern_begin_arena() counts one. With the last one and the last
+ * block the memory returns to the resource, after the device has completed its work. */
 TERN_C_API tern_status tern_release_arena(int ordinal, tern_arena_id id);
 /* Returns the bytes that an arena holds, and the bytes that one chunk for the same calls needs. */
 TERN_C_API tern_status tern_get_arena(int ordinal, tern_arena_id id, size_t* held_bytes,
@@ -234,8 +231,7 @@ enum { TERN_TORCH = 0, TERN_CUPY = 1, TERN_NUMBA = 2, TERN_OTHER = 3 };
 TERN_C_API tern_status tern_set_plugin(tern_library library, int ordinal,
                                        const tern_resource* resource);
 /* Returns a new handle of that resource, or TERN_INVALID_DEVICE if there is none. */
-TERN_C_API tern_status tern_get_plugin(tern_library library, int ordinal,
-                                       tern_resource** resource);
+TERN_C_API tern_status tern_get_plugin(tern_library library, int ordinal, tern_resource** resource);
 TERN_C_API tern_status tern_plugin_allocate(tern_library library, int ordinal, size_t bytes,
                                             void* stream, void** address);
 

@@ -21,7 +21,7 @@
 
 namespace tern {
 
-class PmrBlocks;
+class BlocksByAddress;
 
 /// Keeps its resource alive. Two adapters of one resource compare equal and can free each other's
 /// memory, so containers can be moved between them. Like every std::pmr resource, the adapter must
@@ -49,7 +49,7 @@ class TERN_EXPORT PmrAdapter final : public std::pmr::memory_resource {
   [[nodiscard]] bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override;
 
   const ResourceHandle resource_;
-  const std::shared_ptr<PmrBlocks> blocks_;
+  const std::shared_ptr<BlocksByAddress> blocks_;
   const Tag tag_;
   const CallSite site_;
 };

@@ -1,13 +1,14 @@
-// An ArenaResource is the memory of one CUDA graph: it belongs to the graph until the graph is gone.
+// An ArenaResource is the memory of one CUDA graph: it belongs to the graph until the graph is
+// gone.
 //
 //   auto arena = std::make_shared<ArenaResource>(pool, ArenaOptions{.bytes = needed});
 //   ... capture a graph whose buffers come from the arena ...
 //   ... launch the graph; destroy the graph, then the arena ...
 //
 // A graph uses the same addresses at each launch. So what is freed during the capture may be used
-// again later in the same capture, by the same stream, and by nothing else: the arena returns memory
-// to its upstream only when it is destroyed. Its upstream sees whole chunks, so a budget above the
-// upstream charges exactly what the graph holds.
+// again later in the same capture, by the same stream, and by nothing else: the arena returns
+// memory to its upstream only when it is destroyed. Its upstream sees whole chunks, so a budget
+// above the upstream charges exactly what the graph holds.
 //
 // Rehearsal. An arena with `rehearse` serves each request from the upstream, so that the work can
 // run as usual, and computes which layout a capture of the same work would have. needed_bytes() is
@@ -56,8 +57,8 @@ class TERN_EXPORT ArenaResource final : public Resource {
   /// reserved_bytes are the chunks.
   [[nodiscard]] Statistics statistics() const noexcept override;
 
-  /// Allocates a block. A stream gets memory that it has freed itself, or that was never used. Fails
-  /// with out_of_memory, with the sizes, if the arena may not grow, and as the upstream does.
+  /// Allocates a block. A stream gets memory that it has freed itself, or that was never used.
+  /// Fails with out_of_memory, with the sizes, if the arena may not grow, and as the upstream does.
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
   [[nodiscard]] std::size_t good_size(const Request& request) const noexcept override;
   /// Frees the block for later requests of the stream. Without a stream, for every stream.

@@ -10,8 +10,8 @@
 // of any allocator, whatever the default resource is by then.
 //
 // Streams. A free is stream-ordered: earlier work of the stream may still use the memory. If other
-// streams use the memory too, state that with record_use(). The memory then becomes free when all of
-// them have passed the work that was submitted to them before the free. Until then it is live.
+// streams use the memory too, state that with record_use(). The memory then becomes free when all
+// of them have passed the work that was submitted to them before the free. Until then it is live.
 //
 // Mistakes. Freeing an address that is not live, or twice, fails with use_after_free. A failed free
 // changes nothing.

@@ -137,6 +137,12 @@ class CudaBackend final : public Backend {
     return memory;
   }
   Result<void> synchronize() noexcept override { return streams_.synchronize_all(); }
+  Result<void> call_current(HostFunction function, void* context) noexcept override {
+    const ContextScope scope(*context_);
+    if (!scope) return scope.failure();
+    function(context);
+    return {};
+  }
 
   // --- Memory
 

@@ -86,7 +86,9 @@ using CUdevice = int;
 using CUdeviceptr = std::uint64_t;
 using CUmemGenericAllocationHandle = unsigned long long;
 using CUcontext = struct CUctx_st*;
-using CUstream = struct CUstream_st*;
+// A type of this namespace, even if a header of another library has declared the global one.
+struct CUstream_st;
+using CUstream = CUstream_st*;
 using CUevent = struct CUevent_st*;
 using CUmodule = struct CUmod_st*;
 using CUfunction = struct CUfunc_st*;

@@ -326,8 +326,8 @@ class Pool final : private trace::RecordingListener {
   [[nodiscard]] Result<void> free_pinned(StreamRef stream, Mark last_use, const Block& block,
                                          const CallSite& site) noexcept;
   /// Returns whether memory can be freed in the order of the stream. A foreign stream may be idle:
-  /// its mark needs no driver call, and the marks of a stream that vanishes meanwhile are covered by
-  /// its seal.
+  /// its mark needs no driver call, and the marks of a stream that vanishes meanwhile are covered
+  /// by its seal.
   [[nodiscard]] bool can_use(StreamRef stream) const noexcept;
   void finish_free(Descriptor& range, StreamRef stream, Mark last_use, const Block& block,
                    CallSite site) noexcept;

@@ -697,6 +697,34 @@ TEST(CudaBackend, IsLostWhenAKernelGoesAstray) {
   EXPECT_EQ(code(bench.device().synchronize()), "device_lost");
 }
 
+TEST(CudaBackend, CallsAFunctionWithItsDeviceCurrent) {
+  CudaBench bench;
+  struct Call {
+    const DriverTable& cu;
+    CUcontext current = nullptr;
+  };
+  const CudaBench::Elsewhere elsewhere(bench, 1);
+  CUcontext before = nullptr, after = nullptr;
+  EXPECT_EQ(bench.cu.cuCtxGetCurrent(&before), CUDA_SUCCESS);
+  Call call{bench.cu};
+  const HostFunction look = [](void* context) {
+    auto& seen = *static_cast<Call*>(context);
+    EXPECT_EQ(seen.cu.cuCtxGetCurrent(&seen.current), CUDA_SUCCESS);
+  };
+  EXPECT_EQ(why(bench.device().call_current(look, &call)), "");
+  CUcontext expected = nullptr;
+  EXPECT_EQ(bench.cu.cuDevicePrimaryCtxRetain(&expected, 0), CUDA_SUCCESS);
+  EXPECT_EQ(call.current, expected);
+  EXPECT_EQ(bench.cu.cuCtxGetCurrent(&after), CUDA_SUCCESS);
+  EXPECT_EQ(after, before);
+
+  bench.fake.fail_calls_from("cuCtxPushCurrent", 1, CUDA_ERROR_UNKNOWN);
+  call.current = nullptr;
+  EXPECT_EQ(code(bench.device().call_current(look, &call)), "driver");
+  EXPECT_EQ(call.current, nullptr) << "the function is not called";
+  bench.fake.clear_failures();
+}
+
 TEST(CudaBackend, LeavesTheContextOfTheThreadAsItWas) {
   CudaBench bench;
   Belongings things(bench);

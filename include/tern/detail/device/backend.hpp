@@ -106,6 +106,9 @@ class TERN_EXPORT Backend {
   [[nodiscard]] virtual Result<MemoryInfo> memory() noexcept = 0;
   /// Waits until all work submitted to any stream before the call has completed.
   [[nodiscard]] virtual Result<void> synchronize() noexcept = 0;
+  /// Calls `function(context)` on this thread while the device is current, for functions of other
+  /// libraries that use the current device. The default only calls the function.
+  [[nodiscard]] virtual Result<void> call_current(HostFunction function, void* context) noexcept;
 
   // --- Memory. Preconditions: 0 < bytes <= max_request_bytes, and the alignment is a power of two
   // between info().alignment and info().max_alignment.
