@@ -202,7 +202,7 @@ class Handle:
 
     def close(self) -> None:
         """Release the handle. A second call does nothing."""
-        address, self._as_parameter_ = self._as_parameter_, None
+        address, self._as_parameter_, self.resource = self._as_parameter_, None, None
         if address is not None:
             _release_resource(address)
 

@@ -93,7 +93,7 @@ def _slow(previous: Callable[[int], Any]) -> Callable[[int], Any]:
 def _out_of_memory(why: str, bytes: int, resource: _core.Resource) -> Exception:
     live = int(resource.statistics["live_bytes"])
     error: Exception = OutOfMemoryError(bytes, live)
-    error.args = (" ".join(part for part in (why, libraries.holders(resource)) if part),)
+    error.args = (libraries.explained(why, resource),)
     return error
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from . import _core, errors
 
-__all__ = ["Shares", "holders", "share"]
+__all__ = ["Shares", "explained", "holders", "share"]
 
 _all_shares: weakref.WeakSet[Shares] = weakref.WeakSet()
 
@@ -115,6 +115,11 @@ def share(device: Any, pool: _core.Resource | None = None, *, limit_bytes: int |
         raise errors.InvalidArgumentError(f"the pool has {_text_of(live)} of live memory, which the budget of each library would "
                                           "count. Pass a pool without live memory.")
     return Shares(pool if pool is not None else _core.Pool(opened), limit_bytes, limits, name)
+
+
+def explained(why: str, resource: _core.Resource | None) -> str:
+    """Return the message of a refusal, with the line of :func:`holders` if the message does not say who uses the budget."""
+    return why if "In use: " in why else f"{why} {holders(resource)}".strip()
 
 
 def holders(resource: _core.Resource | None) -> str:

@@ -68,8 +68,7 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):
             try:
                 return c.plugin_allocate(c.NUMBA, ordinal, size, _legacy_stream)
             except errors.OutOfMemoryError as error:
-                holders = libraries.holders(c.plugin(c.NUMBA, ordinal))
-                raise _out_of_memory(f"{error} {holders}".strip()) from error
+                raise _out_of_memory(libraries.explained(str(error), c.plugin(c.NUMBA, ordinal))) from error
 
         address = self._attempt_allocation(allocate)
         memory = driver.AutoFreePointer(weakref.proxy(self.context), ctypes.c_void_p(address), size,

@@ -43,10 +43,7 @@ def resource(resource: _core.Resource, tag: str = "rmm") -> Any:
         try:
             return c.allocate(handle, bytes, _handle_of(stream))
         except errors.OutOfMemoryError as error:
-            holders = libraries.holders(resource)
-            if holders:
-                raise type(error)(f"{error} {holders}") from error
-            raise
+            raise type(error)(libraries.explained(str(error), resource)) from error
 
     def deallocate(address: int, bytes: int, stream: Any = None) -> None:
         c.free(address, _handle_of(stream))

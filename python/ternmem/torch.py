@@ -109,7 +109,7 @@ def use(resource: _core.Resource | None = None, device: Any = 0) -> Iterator[Any
 
     The statement applies to all threads. Inside, PyTorch's caching allocator requests its segments from the resource, and
     keeps unused segments until the statement ends. When the resource refuses a segment, PyTorch raises
-    ``torch.OutOfMemoryError``. Notes on the error have Tern's sentence, and name who uses the budgets. Tensors may outlive the
+    ``torch.OutOfMemoryError``. A note on the error has Tern's sentence, and names who uses the budget. Tensors may outlive the
     statement.
 
     Parameters
@@ -138,9 +138,9 @@ def use(resource: _core.Resource | None = None, device: Any = 0) -> Iterator[Any
         yield pool
     except torch.OutOfMemoryError as error:
         why = c.last_error()
-        for note in (why if why != before else "", libraries.holders(chosen)):
-            if note:
-                error.add_note(note)
+        note = libraries.explained(why if why != before else "", chosen)  # backward() fails on a thread of its own
+        if note:
+            error.add_note(note)
         raise
     finally:
         with _lock:

@@ -249,6 +249,19 @@ def test_a_closed_handle_keeps_nothing() -> None:
     assert tern.sim.leaks(device) == []
 
 
+def test_trimming_returns_what_is_unused() -> None:
+    pool, budget, handle = stack(tern.sim.open())
+    kept, address = c.allocate(handle, 4 * mib), c.allocate(handle, 8 * mib)
+    c.free(address)
+    assert pool.pool_statistics["held_bytes"] == 12 * mib
+    pool.device.synchronize()
+    assert c.trim(handle, 12 * mib) == 0
+    assert c.trim(handle) == 8 * mib
+    assert pool.pool_statistics["held_bytes"] == 4 * mib
+    c.free(kept)
+    assert_unused(pool.device, pool, budget, handle)
+
+
 # --- Streams
 
 

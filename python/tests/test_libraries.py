@@ -25,6 +25,8 @@ def test_libraries_share_a_limit_and_have_their_own() -> None:
     assert repr(shares) == f"Shares({line})"
     c.free(held)
     c.free(second)
+    assert libraries.explained("Full.", shares.cupy) == f"Full. {shares.report()}"
+    assert libraries.explained("Full. In use: cupy 1 B.", shares.cupy) == "Full. In use: cupy 1 B."
     assert libraries.holders(tern.Pool("sim:0")) == libraries.holders(None) == ""
 
 

@@ -277,13 +277,18 @@ def test_a_failed_capture_opens_the_pool_again(calls: list[Any], resource: tern.
 
 def test_an_out_of_memory_error_names_who_uses_the_budget(calls: list[Any]) -> None:
     shares = libraries.share("cuda:0?driver=sim", limit_bytes=8 * mib, torch=4 * mib, cupy=8 * mib)
-    kept = tern.Buffer(6 * mib, "uint8", "cuda:0?driver=sim", resource=shares.cupy).allocate()
+    kept = tern.Buffer(6 * mib, "uint8", "cuda:0?driver=sim", resource=shares.cupy, tag="cupy").allocate()
     with pytest.raises(torch.OutOfMemoryError) as caught, ternmem.torch.use(shares.torch):
         assert c.library.tern_torch_malloc(3 * mib, 0, 0) is None
         raise torch.OutOfMemoryError("CUDA out of memory")
     assert str(caught.value) == "CUDA out of memory"
-    assert "budget 'libraries" in caught.value.__notes__[0]
-    assert caught.value.__notes__[1] == "budget 'libraries': 6.0 MiB of 8.0 MiB; torch 0 B of 4.0 MiB, cupy 6.0 MiB of 8.0 MiB"
+    (note,) = caught.value.__notes__
+    assert "budget 'libraries' cannot hold 3.0 MiB more" in note
+    assert "cupy 6.0 MiB" in note
+    # The refusal was on another thread: only the uses are known.
+    with pytest.raises(torch.OutOfMemoryError) as caught, ternmem.torch.use(shares.torch):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    assert caught.value.__notes__ == ["budget 'libraries': 6.0 MiB of 8.0 MiB; torch 0 B of 4.0 MiB, cupy 6.0 MiB of 8.0 MiB"]
     del kept
 
 
