@@ -27,13 +27,6 @@ OpenCaptures& captures() {
   return open;
 }
 
-/// What two captured uses of the same bytes do together. Bytes that were overwritten first are not
-/// needed from before the launch.
-Access then(Access first, Access second) noexcept {
-  if (first == Access::discard || first == second) return first;
-  return Access::read_write;
-}
-
 }  // namespace
 
 Result<std::shared_ptr<CapturedUses>> CapturedUses::try_find(StreamRef stream,
@@ -99,7 +92,8 @@ void CapturedUses::add(StorageHandle storage, std::size_t offset, std::size_t by
     return use.storage == storage && use.offset == offset && use.bytes == bytes;
   });
   if (same != uses_.end()) {
-    same->access = then(same->access, access);
+    // As in a UseScope: reading and discarding is reading and writing.
+    same->access = merge(same->access, access);
   } else {
     uses_.push_back({std::move(storage), offset, bytes, access});
   }

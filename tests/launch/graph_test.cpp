@@ -216,8 +216,10 @@ TEST_F(CapturedUsesTest, KeepBuffersAndKernelsAlive) {
   GraphCapture capture(a);
   copy_all.launch(a, elements(count), in(*x), out(y));
   const Graph graph = capture.end();
+  a.synchronize();
   x.reset();
   copy_all = Kernel();
+  EXPECT_EQ(poll_kernels(), 0u);
   graph.launch(b);
   EXPECT_EQ(y.to_vector<std::uint32_t>(), all(1));
 }
@@ -225,6 +227,7 @@ TEST_F(CapturedUsesTest, KeepBuffersAndKernelsAlive) {
 TEST_F(CapturedUsesTest, OutliveAGraphThatIsInFlight) {
   Buffer y = numbers(2);
   const std::uint64_t hold = sim::hold(b);
+  EXPECT_EQ(poll_kernels(), 0u);
   {
     const Buffer x = numbers(1);
     GraphCapture capture(a);
@@ -232,19 +235,44 @@ TEST_F(CapturedUsesTest, OutliveAGraphThatIsInFlight) {
     const Graph graph = capture.end();
     graph.launch(b);
   }
+  a.synchronize();
   copy_all = Kernel();
   EXPECT_EQ(poll_graphs(), 1u);
   sim::resume(device, hold);
   EXPECT_EQ(y.to_vector<std::uint32_t>(), all(1));
+  EXPECT_EQ(poll_kernels(), 0u);
+}
+
+TEST(CapturedKernel, IsNotUnloadedBeforeTheLastLaunchOfItsGraph) {
+  const Device device = sim::open({.policy = sim::Policy::eager});
+  const Stream a(device), b(device);
+  Kernel kernel = Kernel::from_function(device, "nothing", [](const KernelCall&) {});
+  std::optional<GraphCapture> capture(a);
+  kernel.launch(a, elements(1));
+  std::optional<Graph> graph = capture->end();
+  const std::uint64_t hold = sim::hold(b);
+  graph->launch(b);
+  graph.reset();
+  kernel = Kernel();
+  EXPECT_EQ(poll_graphs(), 1u);
+  EXPECT_EQ(poll_kernels(), 1u);
+  sim::resume(device, hold);
+  b.synchronize();
+  EXPECT_EQ(poll_graphs(), 0u);
+  EXPECT_EQ(poll_kernels(), 0u);
 }
 
 TEST_F(CapturedUsesTest, AreForgottenIfTheCaptureIsDiscarded) {
   Buffer x = numbers(1);
+  a.synchronize();
   {
-    const GraphCapture capture(a);
-    add.launch(a, elements(count), inout(x), 1u);
+    const GraphCapture capture(b);
+    add.launch(b, elements(count), inout(x), 1u);
   }
-  add.launch(a, elements(count), inout(x), 2u);
+  const std::uint64_t hold = sim::hold(b);
+  add.launch(b, elements(count), inout(x), 2u);
+  EXPECT_FALSE(x.storage()->uses().try_is_ready(Access::read).value());
+  sim::resume(device, hold);
   EXPECT_EQ(x.to_vector<std::uint32_t>(), all(3));
 }
 
