@@ -16,6 +16,7 @@ from ternmem import c, libraries
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import ternmem.torch  # noqa: E402
+from ternmem import _torch_offload  # noqa: E402
 
 mib = 1 << 20
 specs = ["host", "sim:0", "cuda:0?driver=sim"]
@@ -54,13 +55,13 @@ def gradients(net: Any, x: Any, context: Any) -> list[Any]:
 def stored(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The tensors that were stored in unified buffers."""
     made: list[Any] = []
-    before = ternmem.torch._Stored.__init__
+    before = _torch_offload._Stored.__init__
 
     def init(self: Any, *arguments: Any) -> None:
         before(self, *arguments)
         made.append(self)
 
-    monkeypatch.setattr(ternmem.torch._Stored, "__init__", init)
+    monkeypatch.setattr(_torch_offload._Stored, "__init__", init)
     return made
 
 
@@ -115,11 +116,11 @@ def test_small_tensors_and_parameters_stay_where_they_are(stored: list[Any]) -> 
     torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.randn(7).to(torch.complex64), torch.tensor([True, False]),
 ], ids=lambda tensor: f"{tuple(tensor.shape)}-{tuple(tensor.stride())}-{tensor.dtype}")
 def test_a_stored_tensor_has_equal_elements_and_strides(tensor: Any) -> None:
-    stored = ternmem.torch._Stored(tensor, tern.open_device("sim:0"), "test")
+    stored = _torch_offload._Stored(tensor, tern.open_device("sim:0"), "test")
     again = stored.load()
     assert torch.equal(tensor, again)
     assert again.dtype == tensor.dtype
-    if ternmem.torch._has_no_gaps(tensor):
+    if _torch_offload._has_no_gaps(tensor):
         assert again.stride() == tensor.stride()
     assert stored.buffer.tag == "test"
 
@@ -127,10 +128,10 @@ def test_a_stored_tensor_has_equal_elements_and_strides(tensor: Any) -> None:
 def test_a_unified_buffer_is_on_the_device_of_its_tensor() -> None:
     tensor = type("Tensor", (), {"is_cuda": True, "device": torch.device("cuda:1")})()
     with pytest.raises(tern.DeviceMismatchError, match="a tensor on 'cuda:1' cannot have its unified buffer on 'sim:0'"):
-        ternmem.torch._device_for(tensor, tern.open_device("sim:0"))
+        _torch_offload._device_for(tensor, tern.open_device("sim:0"))
     device = tern.open_device("cuda:0?driver=sim")
     tensor.device = torch.device("cuda:0")
-    assert ternmem.torch._device_for(tensor, device) is device
+    assert _torch_offload._device_for(tensor, device) is device
 
 
 def test_offloaded_parameters_compute_the_same() -> None:
