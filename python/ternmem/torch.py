@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import functools
 import threading
 import weakref
@@ -70,9 +71,15 @@ def _ordinal(device: Any) -> int:
 
 # --- The MemPool route
 
+@dataclasses.dataclass(eq=False)
+class _OpenPool:
+    pool: Any
+    previous: _core.Resource | None  # the resource of PyTorch before
+
+
 _lock = threading.RLock()
 # The pools that are open, by the ordinal of their device. PyTorch uses the oldest one that is open, so only the newest is.
-_open_pools: dict[int, list[Any]] = {}
+_open_pools: dict[int, list[_OpenPool]] = {}
 # The pools of captured graphs. A MemPool must not end before the graph that uses it.
 _graph_pools: list[tuple[weakref.ref[Any], Any]] = []
 
@@ -125,12 +132,12 @@ def use(resource: _core.Resource | None = None, device: Any = 0) -> Iterator[Any
     _keep_captures_apart()
     pool = _new_pool(ordinal)
     with _lock:
-        previous = c.plugin(c.TORCH, ordinal)
+        mine = _OpenPool(pool, c.plugin(c.TORCH, ordinal))
         c.set_plugin(c.TORCH, ordinal, chosen)
         opened = _open_pools.setdefault(ordinal, [])
         if opened:
-            _end(ordinal, opened[-1])
-        opened.append(pool)
+            _end(ordinal, opened[-1].pool)
+        opened.append(mine)
         _begin(ordinal, pool)
     before = c.last_error()
     try:
@@ -143,13 +150,15 @@ def use(resource: _core.Resource | None = None, device: Any = 0) -> Iterator[Any
         raise
     finally:
         with _lock:
-            was_newest = opened[-1] is pool
-            opened.remove(pool)
-            if was_newest:
+            place = opened.index(mine)
+            opened.remove(mine)
+            if place < len(opened):  # another thread has opened a pool since
+                opened[place].previous = mine.previous
+            else:
                 _end(ordinal, pool)
                 if opened:
-                    _begin(ordinal, opened[-1])
-            c.set_plugin(c.TORCH, ordinal, previous)
+                    _begin(ordinal, opened[-1].pool)
+                c.set_plugin(c.TORCH, ordinal, mine.previous)
         _forget_graph_pools()
 
 
@@ -166,7 +175,7 @@ def _keep_captures_apart() -> None:
         with _lock:
             opened = _open_pools.get(ordinal, [])
             if opened:
-                _end(ordinal, opened[-1])
+                _end(ordinal, opened[-1].pool)
                 if pool is None:
                     made = _new_pool(ordinal)
                     ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
@@ -183,7 +192,7 @@ def _keep_captures_apart() -> None:
         with _lock:
             opened = _open_pools.get(ordinal, [])
             if self.__dict__.pop("_ternmem_resumes", None) and opened:
-                _begin(ordinal, opened[-1])
+                _begin(ordinal, opened[-1].pool)
 
     @functools.wraps(end)
     def capture_end(self: Any) -> None:

@@ -246,6 +246,17 @@ def test_only_the_innermost_pool_is_open(calls: list[Any], resource: tern.Resour
     assert calls == words
 
 
+def test_statements_of_two_threads_may_end_in_any_order(calls: list[Any], resource: tern.Resource) -> None:
+    other = tern.BudgetResource(tern.Pool("cuda:0?driver=sim"), tern.Budget("other", None))
+    first, second = ternmem.torch.use(resource), ternmem.torch.use(other)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert c.plugin(c.TORCH, 0) is other
+    second.__exit__(None, None, None)
+    assert calls == [("begin", 1), ("end", 1), ("release", 1), ("begin", 2), ("end", 2), ("release", 2)]
+
+
 def test_a_capture_has_a_pool_of_its_own(calls: list[Any], resource: tern.Resource) -> None:
     graph = torch.cuda.CUDAGraph(calls)
     with ternmem.torch.use(resource):
