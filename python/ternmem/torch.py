@@ -114,7 +114,7 @@ def use(resource: _core.Resource | None = None, device: Any = 0) -> Iterator[Any
     """Allocate the tensors of a ``with`` statement from a resource. The value is the ``torch.cuda.MemPool``.
 
     The statement applies to all threads. Inside, PyTorch's caching allocator requests its segments from the resource, and
-    keeps unused segments until the statement ends. When the resource refuses a segment, PyTorch raises
+    keeps unused segments until the statement ends or :func:`empty_cache` is called. When the resource refuses a segment, PyTorch raises
     ``torch.OutOfMemoryError``. A note on the error has Tern's sentence, and names who uses the budget. Tensors may outlive the
     statement.
 
@@ -130,18 +130,19 @@ def use(resource: _core.Resource | None = None, device: Any = 0) -> Iterator[Any
     ordinal = _ordinal(device)
     chosen = c.resource_for(resource, ordinal, "torch")
     _keep_captures_apart()
-    pool = _new_pool(ordinal)
+    made = _new_pool(ordinal)
     with _lock:
-        mine = _OpenPool(pool, c.plugin(c.TORCH, ordinal))
+        mine = _OpenPool(made, c.plugin(c.TORCH, ordinal))
         c.set_plugin(c.TORCH, ordinal, chosen)
         opened = _open_pools.setdefault(ordinal, [])
         if opened:
             _end(ordinal, opened[-1].pool)
         opened.append(mine)
-        _begin(ordinal, pool)
+        _begin(ordinal, made)
+    del made  # the pool frees its unused segments as soon as it is replaced
     before = c.last_error()
     try:
-        yield pool
+        yield mine.pool
     except torch.OutOfMemoryError as error:
         why = c.last_error()
         note = libraries.explained(why if why != before else "", chosen)  # backward() fails on a thread of its own
@@ -155,7 +156,7 @@ def use(resource: _core.Resource | None = None, device: Any = 0) -> Iterator[Any
             if place < len(opened):  # another thread has opened a pool since
                 opened[place].previous = mine.previous
             else:
-                _end(ordinal, pool)
+                _end(ordinal, mine.pool)
                 if opened:
                     _begin(ordinal, opened[-1].pool)
                 c.set_plugin(c.TORCH, ordinal, mine.previous)
@@ -176,6 +177,9 @@ def _keep_captures_apart() -> None:
             opened = _open_pools.get(ordinal, [])
             if opened:
                 _end(ordinal, opened[-1].pool)
+                # As PyTorch does for its own pool, free the unused segments before a capture.
+                opened[-1].pool = None
+                opened[-1].pool = _new_pool(ordinal)
                 if pool is None:
                     made = _new_pool(ordinal)
                     ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
@@ -203,6 +207,17 @@ def _keep_captures_apart() -> None:
 
     kind.capture_begin = capture_begin
     kind.capture_end = capture_end
+
+
+def _free_unused_segments() -> None:
+    """Replace the pools that are open: PyTorch frees the unused segments of a pool when the pool ends."""
+    with _lock:
+        for ordinal, opened in _open_pools.items():
+            if opened:
+                _end(ordinal, opened[-1].pool)
+                opened[-1].pool = None
+                opened[-1].pool = _new_pool(ordinal)
+                _begin(ordinal, opened[-1].pool)
 
 
 def _forget_graph_pools() -> None:
@@ -388,6 +403,7 @@ def reset_peak_memory_stats(device: Any = None) -> None:
 def empty_cache() -> None:
     """Return unused memory to the driver: of PyTorch's caching allocator, and of the resources that PyTorch uses."""
     _forget_graph_pools()
+    _free_unused_segments()
     if not _enabled:
         torch.cuda.empty_cache()
     c.library.tern_torch_empty_cache()

@@ -259,6 +259,13 @@ def test_statements_of_two_threads_may_end_in_any_order(calls: list[Any], resour
 
 def test_a_capture_has_a_pool_of_its_own(calls: list[Any], resource: tern.Resource) -> None:
     graph = torch.cuda.CUDAGraph(calls)
+
+    def opened(number: int) -> list[Any]:
+        return [("begin", number)]
+
+    def closed(number: int) -> list[Any]:
+        return [("end", number), ("release", number)]
+
     with ternmem.torch.use(resource):
         graph.capture_begin(capture_error_mode="relaxed")
         graph.capture_end()
@@ -267,13 +274,25 @@ def test_a_capture_has_a_pool_of_its_own(calls: list[Any], resource: tern.Resour
     outside = torch.cuda.CUDAGraph(calls)
     outside.capture_begin()
     outside.capture_end()
-    opened, closed = [("begin", 1)], [("end", 1), ("release", 1)]
-    assert calls == [*opened, *closed, ("capture", (0, 2)), ("captured", None), *opened, *closed, ("capture", (7, 7)), ("captured", None),
-                     *opened, *closed, ("capture", None), ("captured", None)]
+    # Each capture ends the pool that was open, so that its unused segments are free. Pool 3 is that of the first graph.
+    assert calls == [*opened(1), *closed(1), ("capture", (0, 3)), ("captured", None), *opened(2), *closed(2), ("capture", (7, 7)),
+                     ("captured", None), *opened(4), *closed(4), ("capture", None), ("captured", None)]
     assert len(ternmem.torch._graph_pools) == 1  # the pool lives as long as its graph
     del graph
     ternmem.torch._forget_graph_pools()
     assert ternmem.torch._graph_pools == []
+
+
+def test_empty_cache_ends_the_pool_with_its_unused_segments(calls: list[Any], resource: tern.Resource,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("empty"))
+    ended: list[int] = []
+    monkeypatch.setattr(FakePool, "__del__", lambda self: ended.append(self.id[1]), raising=False)
+    with ternmem.torch.use(resource):
+        ternmem.torch.empty_cache()
+        assert ended == [1]
+    assert ended == [1, 2]
+    assert calls == [("begin", 1), ("end", 1), ("release", 1), ("begin", 2), "empty", ("end", 2), ("release", 2)]
 
 
 def test_a_failed_capture_opens_the_pool_again(calls: list[Any], resource: tern.Resource) -> None:
@@ -284,7 +303,7 @@ def test_a_failed_capture_opens_the_pool_again(calls: list[Any], resource: tern.
     with ternmem.torch.use(resource):
         with pytest.raises(RuntimeError, match="busy"):
             torch.cuda.CUDAGraph(calls).capture_begin()
-        assert calls == [("begin", 1), ("end", 1), ("release", 1), ("begin", 1)]
+        assert calls == [("begin", 1), ("end", 1), ("release", 1), ("begin", 2)]
 
 
 def test_an_out_of_memory_error_names_who_uses_the_budget(calls: list[Any]) -> None:
