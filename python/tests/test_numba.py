@@ -145,7 +145,7 @@ def test_the_environment_variable_finds_the_memory_manager() -> None:
                "assert driver._memory_manager is ternmem.numba.MemoryManager\n")
     ended = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False, timeout=60,
                            env={**os.environ, "NUMBA_CUDA_MEMORY_MANAGER": "ternmem.numba"})
-    assert ended.returncode == 0, ended.stderr
+    assert ended.returncode == 0, ended.stderr[-2000:]
 
 
 def test_the_error_without_numba_names_the_packages() -> None:
@@ -201,4 +201,4 @@ def test_arrays_are_copied_in_the_pool() -> None:
     if not has_gpu():
         pytest.skip("Numba finds no GPU")
     ended = subprocess.run([sys.executable, "-W", "ignore", "-c", on_gpu], capture_output=True, text=True, check=False, timeout=120)
-    assert ended.returncode == 0, ended.stderr
+    assert ended.returncode == 0, ended.stderr[-2000:]
