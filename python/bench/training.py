@@ -2,7 +2,8 @@
 
     python python/bench/training.py [--check]
 
-Needs a GPU. Each allocator runs in a process of its own, without and with a CUDA graph. With ``--check``, the program fails if
+Needs a GPU. Each allocator runs in a process of its own, without and with a CUDA graph. The processes train by turns, 20 steps
+each, and the best turn counts, so that all have the same conditions. With ``--check``, the program fails if
 the losses differ in a bit, if a step with Tern takes longer than 1.02 times the step with PyTorch's allocator, if memory of
 Tern is live at the end, or if Tern holds more memory: with enable() than PyTorch with expandable segments, and with use(), where
 PyTorch requests the segments, than PyTorch without them.
@@ -22,7 +23,7 @@ from typing import Any
 import ternmem as tern
 
 steps, cycle = 100, 20
-batch, longest, width, heads, layers, words = 16, 256, 512, 8, 6, 8192
+batch, longest, width, heads, layers, words = 64, 256, 768, 12, 4, 8192
 modes = {"torch": "torch", "expandable": "torch, expandable", "use": "tern, use()", "enable": "tern, enable()"}
 
 
@@ -50,7 +51,7 @@ def model_of(torch: Any) -> Any:
 
 
 def train(torch: Any, with_graph: bool, is_enabled: bool) -> tuple[list[str], float]:
-    """Return the losses as hexadecimal numbers, and the best time of a cycle, per step."""
+    """Train, one cycle for each line of the standard input. Return the losses as hexadecimal numbers, and the best time per step."""
     torch.manual_seed(1)
     place = torch.device("cuda", 0)
     model = model_of(torch).to(place)
@@ -58,7 +59,7 @@ def train(torch: Any, with_graph: bool, is_enabled: bool) -> tuple[list[str], fl
     made = torch.Generator().manual_seed(2)
     texts = torch.randint(words, (cycle, batch, longest + 1), generator=made).to(place)
     # Without a graph, each step has another length, as texts have.
-    lengths = [longest if with_graph else 32 * int(n) for n in torch.randint(2, longest // 32 + 1, (cycle,), generator=made)]
+    lengths = [longest if with_graph else 32 * int(n) for n in torch.randint(4, longest // 32 + 1, (cycle,), generator=made)]
     losses = torch.zeros(steps, device=place)
     text, loss_of_step = texts[0].clone(), torch.zeros((), device=place)
 
@@ -94,6 +95,7 @@ def train(torch: Any, with_graph: bool, is_enabled: bool) -> tuple[list[str], fl
     best = float("inf")
     for first in range(0, steps, cycle):
         torch.cuda.synchronize()
+        wait_for_turn()
         start = time.perf_counter()
         for i in range(cycle):
             text.copy_(texts[i])
@@ -105,6 +107,11 @@ def train(torch: Any, with_graph: bool, is_enabled: bool) -> tuple[list[str], fl
         torch.cuda.synchronize()
         best = min(best, (time.perf_counter() - start) / cycle)
     return [value.hex() for value in losses.double().tolist()], best
+
+
+def wait_for_turn() -> None:
+    print("ready", flush=True)
+    sys.stdin.readline()
 
 
 def run(mode: str, with_graph: bool) -> dict[str, Any]:
@@ -122,9 +129,8 @@ def run(mode: str, with_graph: bool) -> dict[str, Any]:
             route = ternmem.torch.use(resource)
     torch.use_deterministic_algorithms(True)
     torch.backends.cuda.matmul.allow_tf32 = True
+    torch.utils.deterministic.fill_uninitialized_memory = False
     torch.cuda.init()
-    print("ready", flush=True)
-    sys.stdin.readline()
 
     with route:
         losses, seconds = train(torch, with_graph, mode == "enable")
@@ -153,8 +159,15 @@ def started(mode: str, with_graph: bool) -> subprocess.Popen[str]:
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
+def wait(process: subprocess.Popen[str]) -> None:
+    """Wait until a process has ended its turn."""
+    assert process.stdout is not None
+    if process.stdout.readline() != "ready\n":
+        sys.exit(process.communicate()[1])
+
+
 def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Let a process that waits train, and return what it prints."""
+    """Let a process train its last cycle, and return what it prints."""
     out, errors = process.communicate("go\n", timeout=120)
     if process.returncode != 0:
         sys.exit(errors)
@@ -169,14 +182,20 @@ def main() -> None:
     if not any(spec.startswith("cuda:") for spec in tern.devices()):
         sys.exit("this benchmark needs a GPU of NVIDIA, and there is none.")
     wrong = []
-    # All start together, because importing PyTorch takes most of the time. One after another trains.
+    # All start together, because importing PyTorch takes most of the time. Then they take turns.
     processes = {(mode, with_graph): started(mode, with_graph) for with_graph in (False, True) for mode in modes}
     for process in processes.values():
-        assert process.stdout is not None
-        process.stdout.readline()
+        wait(process)
+    for _ in range(steps // cycle - 1):
+        for process in processes.values():
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            wait(process)
+    results = {which: finished(process) for which, process in processes.items()}
     print(f"{'':<8}{'allocator':<20}{'ms per step':>12}{'ratio':>8}{'held MiB':>10}{'live':>8}  losses")
     for with_graph in (False, True):
-        found = {mode: finished(processes[mode, with_graph]) for mode in modes}
+        found = {mode: results[mode, with_graph] for mode in modes}
         own = found["torch"]
         for mode, name in modes.items():
             one = found[mode]

@@ -17,22 +17,22 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
 from . import _core, c, errors, libraries
-from .unified_buffer import UnifiedBuffer
 
 try:
     import torch
     from torch.cuda.memory import CUDAPluggableAllocator, change_current_allocator
 except ImportError as _missing:
     raise ImportError(f"ternmem.torch needs PyTorch, which cannot be imported: {_missing}. Install the package 'torch'.") from _missing
+
+from ._torch_offload import OffloadedParameters, offload_parameters, offload_saved_tensors
 
 __all__ = [
     "OffloadedParameters",
@@ -71,9 +71,15 @@ def _ordinal(device: Any) -> int:
 
 # --- The MemPool route
 
+@dataclasses.dataclass(eq=False)
+class _OpenPool:
+    pool: Any
+    previous: _core.Resource | None  # the resource of PyTorch before
+
+
 _lock = threading.RLock()
 # The pools that are open, by the ordinal of their device. PyTorch uses the oldest one that is open, so only the newest is.
-_open_pools: dict[int, list[Any]] = {}
+_open_pools: dict[int, list[_OpenPool]] = {}
 # The pools of captured graphs. A MemPool must not end before the graph that uses it.
 _graph_pools: list[tuple[weakref.ref[Any], Any]] = []
 
@@ -108,7 +114,7 @@ def use(resource: _core.Resource | None = None, device: Any = 0) -> Iterator[Any
     """Allocate the tensors of a ``with`` statement from a resource. The value is the ``torch.cuda.MemPool``.
 
     The statement applies to all threads. Inside, PyTorch's caching allocator requests its segments from the resource, and
-    keeps unused segments until the statement ends. When the resource refuses a segment, PyTorch raises
+    keeps unused segments until the statement ends or :func:`empty_cache` is called. When the resource refuses a segment, PyTorch raises
     ``torch.OutOfMemoryError``. A note on the error has Tern's sentence, and names who uses the budget. Tensors may outlive the
     statement.
 
@@ -124,18 +130,19 @@ def use(resource: _core.Resource | None = None, device: Any = 0) -> Iterator[Any
     ordinal = _ordinal(device)
     chosen = c.resource_for(resource, ordinal, "torch")
     _keep_captures_apart()
-    pool = _new_pool(ordinal)
+    made = _new_pool(ordinal)
     with _lock:
-        previous = c.plugin(c.TORCH, ordinal)
+        mine = _OpenPool(made, c.plugin(c.TORCH, ordinal))
         c.set_plugin(c.TORCH, ordinal, chosen)
         opened = _open_pools.setdefault(ordinal, [])
         if opened:
-            _end(ordinal, opened[-1])
-        opened.append(pool)
-        _begin(ordinal, pool)
+            _end(ordinal, opened[-1].pool)
+        opened.append(mine)
+        _begin(ordinal, made)
+    del made  # the pool frees its unused segments as soon as it is replaced
     before = c.last_error()
     try:
-        yield pool
+        yield mine.pool
     except torch.OutOfMemoryError as error:
         why = c.last_error()
         note = libraries.explained(why if why != before else "", chosen)  # backward() fails on a thread of its own
@@ -144,13 +151,15 @@ def use(resource: _core.Resource | None = None, device: Any = 0) -> Iterator[Any
         raise
     finally:
         with _lock:
-            was_newest = opened[-1] is pool
-            opened.remove(pool)
-            if was_newest:
-                _end(ordinal, pool)
+            place = opened.index(mine)
+            opened.remove(mine)
+            if place < len(opened):  # another thread has opened a pool since
+                opened[place].previous = mine.previous
+            else:
+                _end(ordinal, mine.pool)
                 if opened:
-                    _begin(ordinal, opened[-1])
-            c.set_plugin(c.TORCH, ordinal, previous)
+                    _begin(ordinal, opened[-1].pool)
+                c.set_plugin(c.TORCH, ordinal, mine.previous)
         _forget_graph_pools()
 
 
@@ -167,7 +176,10 @@ def _keep_captures_apart() -> None:
         with _lock:
             opened = _open_pools.get(ordinal, [])
             if opened:
-                _end(ordinal, opened[-1])
+                _end(ordinal, opened[-1].pool)
+                # As PyTorch does for its own pool, free the unused segments before a capture.
+                opened[-1].pool = None
+                opened[-1].pool = _new_pool(ordinal)
                 if pool is None:
                     made = _new_pool(ordinal)
                     ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
@@ -184,7 +196,7 @@ def _keep_captures_apart() -> None:
         with _lock:
             opened = _open_pools.get(ordinal, [])
             if self.__dict__.pop("_ternmem_resumes", None) and opened:
-                _begin(ordinal, opened[-1])
+                _begin(ordinal, opened[-1].pool)
 
     @functools.wraps(end)
     def capture_end(self: Any) -> None:
@@ -195,6 +207,17 @@ def _keep_captures_apart() -> None:
 
     kind.capture_begin = capture_begin
     kind.capture_end = capture_end
+
+
+def _free_unused_segments() -> None:
+    """Replace the pools that are open: PyTorch frees the unused segments of a pool when the pool ends."""
+    with _lock:
+        for ordinal, opened in _open_pools.items():
+            if opened:
+                _end(ordinal, opened[-1].pool)
+                opened[-1].pool = None
+                opened[-1].pool = _new_pool(ordinal)
+                _begin(ordinal, opened[-1].pool)
 
 
 def _forget_graph_pools() -> None:
@@ -380,6 +403,7 @@ def reset_peak_memory_stats(device: Any = None) -> None:
 def empty_cache() -> None:
     """Return unused memory to the driver: of PyTorch's caching allocator, and of the resources that PyTorch uses."""
     _forget_graph_pools()
+    _free_unused_segments()
     if not _enabled:
         torch.cuda.empty_cache()
     c.library.tern_torch_empty_cache()
@@ -481,193 +505,3 @@ def graph(cuda_graph: Any, *, bytes: int | None = None, **options: Any) -> Itera
         c.check(c.library.tern_reserve_arena(ordinal, bytes))
     with torch.cuda.graph(cuda_graph, **options):
         yield cuda_graph
-
-
-# --- Tensors in unified buffers
-
-
-class _Stored:
-    """The elements of a tensor in a UnifiedBuffer."""
-
-    def __init__(self, tensor: Any, device: _core.Device | None, tag: str) -> None:
-        # The elements are stored in the order of their strides, so that the new tensor has the strides of the old one.
-        order = sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), axis))
-        packed = tensor.detach().permute(order)
-        self.is_dense = bool(packed.is_contiguous())
-        if not self.is_dense:
-            packed = packed.contiguous()
-        self.order = order
-        self.shape = packed.shape
-        self.dtype = tensor.dtype
-        self.place = tensor.device
-        self.buffer = UnifiedBuffer(packed.numel() * packed.element_size(), "uint8", device=_device_for(tensor, device), tag=tag)
-        if not packed.is_cuda:
-            with self.buffer.discard_host() as array:
-                array[:] = _bytes_of(packed)
-            return
-        stream = _borrowed_stream(tensor)
-        with self.buffer.discard_device(stream) as array:
-            stream.copy_bytes(array.ptr, packed.data_ptr(), array.nbytes)
-
-    def load(self) -> Any:
-        """Return a new tensor with the elements."""
-        packed = torch.empty(self.shape, dtype=self.dtype, device=self.place)
-        if packed.is_cuda:
-            stream = _borrowed_stream(packed)
-            with self.buffer.read_device(stream) as lent:
-                stream.copy_bytes(packed.data_ptr(), lent.ptr, lent.nbytes)
-        else:
-            with self.buffer.read_host() as lent:
-                _bytes_of(packed)[:] = lent
-        return packed.permute([self.order.index(axis) for axis in range(len(self.order))])
-
-
-def _device_of(tensor: Any) -> _core.Device:
-    return _core.open_device(f"cuda:{_ordinal(tensor.device)}") if tensor.is_cuda else _core.current_device()
-
-
-def _device_for(tensor: Any, wanted: _core.Device | None) -> _core.Device:
-    if wanted is None:
-        return _device_of(tensor)
-    if tensor.is_cuda and wanted.spec.partition("?")[0] != f"cuda:{_ordinal(tensor.device)}":
-        raise errors.DeviceMismatchError(f"a tensor on '{tensor.device}' cannot have its unified buffer on '{wanted.spec}'. Leave the "
-                                         "device out to use that of the tensor.")
-    return wanted
-
-
-def _borrowed_stream(tensor: Any) -> _core.Stream:
-    return _core.Stream.borrow(torch.cuda.current_stream(tensor.device).cuda_stream, _device_of(tensor))
-
-
-def _bytes_of(tensor: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return the bytes of a contiguous CPU tensor, as an array that shares its memory."""
-    array: np.ndarray[Any, np.dtype[np.uint8]] = tensor.reshape(-1).view(torch.uint8).numpy()
-    return array
-
-
-def _is_parameter(tensor: Any) -> bool:
-    root = tensor if tensor._base is None else tensor._base
-    return bool(root.is_leaf and root.requires_grad)
-
-
-@contextlib.contextmanager
-def offload_saved_tensors(min_bytes: int = 1 << 20, device: Any = None) -> Iterator[None]:
-    """Keep the tensors that autograd saves for ``backward()`` in unified buffers.
-
-    A copy of each tensor goes into a :class:`~ternmem.UnifiedBuffer`, in the order of PyTorch's current stream. When the
-    budget of the device is at its limit, Tern moves the copies to the host. ``backward()`` gets tensors with equal bytes and
-    strides. Parameters and tensors with gaps between their elements stay where they are.
-
-    Parameters
-    ----------
-    min_bytes : int
-        Smaller tensors stay where they are.
-    device : Device or str, optional
-        The device of the unified buffers. By default the device of the tensor, and the current device for CPU tensors.
-    """
-    opened = _core.open_device(device) if isinstance(device, str) else device
-
-    def pack(tensor: Any) -> Any:
-        bytes = tensor.numel() * tensor.element_size()
-        if bytes == 0 or bytes < min_bytes or tensor.layout != torch.strided or _is_parameter(tensor):
-            return tensor
-        if tensor.device.type not in ("cpu", "cuda") or type(tensor) is not torch.Tensor or not _has_no_gaps(tensor):
-            return tensor
-        return _Stored(tensor, opened, "saved tensor")
-
-    def unpack(packed: Any) -> Any:
-        return packed.load() if isinstance(packed, _Stored) else packed
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-        yield
-
-
-def _has_no_gaps(tensor: Any) -> bool:
-    order = sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), axis))
-    return bool(tensor.permute(order).is_contiguous())
-
-
-class OffloadedParameters:
-    """The parameters of a module in unified buffers. :func:`offload_parameters` makes it.
-
-    Use it as a context manager, or call :meth:`restore`: the module then has its parameters again.
-    """
-
-    def __init__(self, module: Any, min_bytes: int, device: _core.Device | None) -> None:
-        self._stored: dict[Any, _Stored] = {}
-        self._users: dict[Any, int] = {}
-        self._lock = threading.RLock()
-        self._hooks: list[Any] = []
-        for part in module.modules():
-            own = [one for one in part.parameters(recurse=False)
-                   if one in self._stored  # another module has the parameter too
-                   or (one.numel() * one.element_size() >= min_bytes and one.device.type in ("cpu", "cuda"))]
-            if not own:
-                continue
-            for one in own:
-                if one not in self._stored:
-                    self._stored[one] = _Stored(one, device, "parameter")
-                    self._users[one] = 0
-                    one.data = torch.empty(0, dtype=one.dtype, device=one.device)
-            self._hooks.append(part.register_forward_pre_hook(functools.partial(self._before, own)))
-            self._hooks.append(part.register_forward_hook(functools.partial(self._after, own), always_call=True))
-
-    @property
-    def nbytes(self) -> int:
-        """The number of bytes of the offloaded parameters."""
-        return sum(one.buffer.nbytes for one in self._stored.values())
-
-    def _before(self, own: list[Any], module: Any, arguments: Any) -> None:
-        if torch.is_grad_enabled() and any(one.requires_grad for one in own):
-            raise errors.UnsupportedError(f"the parameters of '{type(module).__name__}' are offloaded, and a backward pass would "
-                                          "need them. Call the module inside of torch.no_grad(), or call restore() first.")
-        with self._lock:
-            for one in own:
-                if self._users[one] == 0:
-                    one.data = self._stored[one].load()
-                self._users[one] += 1
-
-    def _after(self, own: list[Any], module: Any, arguments: Any, result: Any) -> None:
-        with self._lock:
-            for one in own:
-                if self._users[one] > 0:
-                    self._users[one] -= 1
-                    if self._users[one] == 0:
-                        one.data = torch.empty(0, dtype=one.dtype, device=one.device)
-
-    def restore(self) -> None:
-        """Copy the parameters back into tensors, and remove the hooks. A second call does nothing."""
-        with self._lock:
-            for hook in self._hooks:
-                hook.remove()
-            self._hooks.clear()
-            for one, stored in self._stored.items():
-                one.data = stored.load()
-            self._stored.clear()
-
-    def __enter__(self) -> OffloadedParameters:
-        return self
-
-    def __exit__(self, *arguments: object) -> None:
-        self.restore()
-
-
-def offload_parameters(module: Any, min_bytes: int = 1 << 20, device: Any = None) -> OffloadedParameters:
-    """Keep the parameters of a module in unified buffers, for inference.
-
-    Each submodule gets its parameters as tensors while its ``forward()`` runs. In between, Tern moves them to the host when
-    the budget of the device is at its limit. Call the module inside of ``torch.no_grad()``.
-
-    >>> with ternmem.torch.offload_parameters(model), torch.no_grad():  # doctest: +SKIP
-    ...     y = model(x)
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-    min_bytes : int
-        Smaller parameters stay where they are.
-    device : Device or str, optional
-        The device of the unified buffers. By default the device of the parameter, and the current device for CPU tensors.
-    """
-    opened = _core.open_device(device) if isinstance(device, str) else device
-    return OffloadedParameters(module, min_bytes, opened)

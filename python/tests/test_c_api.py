@@ -569,6 +569,15 @@ def test_a_resource_of_another_device_is_refused() -> None:
             c.resource_for(None, wrong, "torch")  # type: ignore[arg-type]
 
 
+def test_a_resource_without_a_budget_gets_one_budget() -> None:
+    pool, other = tern.Pool("cuda:0?driver=sim"), tern.Pool("cuda:0?driver=sim")
+    limited = c.resource_for(pool, 0, "test")
+    assert isinstance(limited, tern.BudgetResource)
+    assert c.resource_for(pool, 0, "test") is limited
+    assert c.resource_for(other, 0, "test") is not limited
+    assert c.resource_for(limited, 0, "test") is limited
+
+
 def test_the_resource_changes_while_threads_allocate(plugin: Any) -> None:
     (_, _, one), (_, _, other) = plugin
     c.set_plugin(c.TORCH, 0, one.resource)

@@ -145,7 +145,7 @@ def test_the_environment_variable_finds_the_memory_manager() -> None:
                "assert driver._memory_manager is ternmem.numba.MemoryManager\n")
     ended = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False, timeout=60,
                            env={**os.environ, "NUMBA_CUDA_MEMORY_MANAGER": "ternmem.numba"})
-    assert ended.returncode == 0, ended.stderr
+    assert ended.returncode == 0, ended.stderr[-2000:]
 
 
 def test_the_error_without_numba_names_the_packages() -> None:
@@ -155,51 +155,50 @@ def test_the_error_without_numba_names_the_packages() -> None:
     assert "Install the packages 'numba' and 'numba-cuda'" in ended.stderr
 
 
+# Without kernels: Numba compiles them only with the versions of NumPy that it supports.
 on_gpu = """
 import gc
 import numpy as np
 from numba import cuda
+from numba.cuda.cudadrv.driver import CudaAPIError
 import ternmem as tern, ternmem.numba
 from ternmem import c
 
 pool = tern.BudgetResource(tern.Pool("cuda:0"), tern.Budget("arrays", 64 << 20))
 ternmem.numba.enable(pool)
 
-@cuda.jit
-def add(x, y, out):
-    i = cuda.grid(1)
-    if i < x.size:
-        out[i] = x[i] + y[i]
-
 x = cuda.to_device(np.arange(100_000.0))
 assert c.find_block(x.device_ctypes_pointer.value).bytes >= 800_000
 out = cuda.device_array_like(x)
-add[400, 256](x, x, out)
-assert (out.copy_to_host() == 2 * np.arange(100_000.0)).all()
+out.copy_to_device(x)
+assert (out.copy_to_host() == np.arange(100_000.0)).all()
 stream = cuda.stream()
 for i in range(20):
     a = cuda.to_device(np.full(1 << 18, float(i)), stream=stream)
     b = cuda.device_array_like(a)
-    add[1024, 256, stream](a, a, b)
+    b.copy_to_device(a, stream=stream)
+    del a
     noise = cuda.to_device(np.full(1 << 18, -1.0))
-    assert (b.copy_to_host(stream=stream) == 2 * i).all()
+    found = b.copy_to_host(stream=stream)
+    stream.synchronize()
+    assert (found == i).all()
 part = out[10:20]
 del out
-assert (part.copy_to_host() == 2 * np.arange(10.0, 20)).all()
+assert (part.copy_to_host() == np.arange(10.0, 20)).all()
 try:
     cuda.device_array(128 << 20, "uint8")
     raise AssertionError
-except cuda.cudadrv.driver.CudaAPIError as error:
+except CudaAPIError as error:
     assert int(error.code) == 2 and "budget 'arrays' cannot hold" in str(error)
 assert cuda.current_context().get_memory_info().total > 0
-del x, a, b, noise, part
+del x, b, noise, part
 gc.collect()
 assert ternmem.numba.statistics().live_bytes == 0
 """
 
 
-def test_arrays_compute_in_the_pool() -> None:
+def test_arrays_are_copied_in_the_pool() -> None:
     if not has_gpu():
         pytest.skip("Numba finds no GPU")
     ended = subprocess.run([sys.executable, "-W", "ignore", "-c", on_gpu], capture_output=True, text=True, check=False, timeout=120)
-    assert ended.returncode == 0, ended.stderr
+    assert ended.returncode == 0, ended.stderr[-2000:]

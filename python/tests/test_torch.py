@@ -16,6 +16,7 @@ from ternmem import c, libraries
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import ternmem.torch  # noqa: E402
+from ternmem import _torch_offload  # noqa: E402
 
 mib = 1 << 20
 specs = ["host", "sim:0", "cuda:0?driver=sim"]
@@ -29,7 +30,7 @@ def ran(program: str) -> subprocess.CompletedProcess[str]:
 
 def check(program: str) -> None:
     ended = ran(program)
-    assert ended.returncode == 0, ended.stderr
+    assert ended.returncode == 0, ended.stderr[-2000:]
 
 
 # --- Tensors in unified buffers
@@ -54,13 +55,13 @@ def gradients(net: Any, x: Any, context: Any) -> list[Any]:
 def stored(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The tensors that were stored in unified buffers."""
     made: list[Any] = []
-    before = ternmem.torch._Stored.__init__
+    before = _torch_offload._Stored.__init__
 
     def init(self: Any, *arguments: Any) -> None:
         before(self, *arguments)
         made.append(self)
 
-    monkeypatch.setattr(ternmem.torch._Stored, "__init__", init)
+    monkeypatch.setattr(_torch_offload._Stored, "__init__", init)
     return made
 
 
@@ -115,11 +116,11 @@ def test_small_tensors_and_parameters_stay_where_they_are(stored: list[Any]) -> 
     torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.randn(7).to(torch.complex64), torch.tensor([True, False]),
 ], ids=lambda tensor: f"{tuple(tensor.shape)}-{tuple(tensor.stride())}-{tensor.dtype}")
 def test_a_stored_tensor_has_equal_elements_and_strides(tensor: Any) -> None:
-    stored = ternmem.torch._Stored(tensor, tern.open_device("sim:0"), "test")
+    stored = _torch_offload._Stored(tensor, tern.open_device("sim:0"), "test")
     again = stored.load()
     assert torch.equal(tensor, again)
     assert again.dtype == tensor.dtype
-    if ternmem.torch._has_no_gaps(tensor):
+    if _torch_offload._has_no_gaps(tensor):
         assert again.stride() == tensor.stride()
     assert stored.buffer.tag == "test"
 
@@ -127,10 +128,10 @@ def test_a_stored_tensor_has_equal_elements_and_strides(tensor: Any) -> None:
 def test_a_unified_buffer_is_on_the_device_of_its_tensor() -> None:
     tensor = type("Tensor", (), {"is_cuda": True, "device": torch.device("cuda:1")})()
     with pytest.raises(tern.DeviceMismatchError, match="a tensor on 'cuda:1' cannot have its unified buffer on 'sim:0'"):
-        ternmem.torch._device_for(tensor, tern.open_device("sim:0"))
+        _torch_offload._device_for(tensor, tern.open_device("sim:0"))
     device = tern.open_device("cuda:0?driver=sim")
     tensor.device = torch.device("cuda:0")
-    assert ternmem.torch._device_for(tensor, device) is device
+    assert _torch_offload._device_for(tensor, device) is device
 
 
 def test_offloaded_parameters_compute_the_same() -> None:
@@ -245,8 +246,26 @@ def test_only_the_innermost_pool_is_open(calls: list[Any], resource: tern.Resour
     assert calls == words
 
 
+def test_statements_of_two_threads_may_end_in_any_order(calls: list[Any], resource: tern.Resource) -> None:
+    other = tern.BudgetResource(tern.Pool("cuda:0?driver=sim"), tern.Budget("other", None))
+    first, second = ternmem.torch.use(resource), ternmem.torch.use(other)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert c.plugin(c.TORCH, 0) is other
+    second.__exit__(None, None, None)
+    assert calls == [("begin", 1), ("end", 1), ("release", 1), ("begin", 2), ("end", 2), ("release", 2)]
+
+
 def test_a_capture_has_a_pool_of_its_own(calls: list[Any], resource: tern.Resource) -> None:
     graph = torch.cuda.CUDAGraph(calls)
+
+    def opened(number: int) -> list[Any]:
+        return [("begin", number)]
+
+    def closed(number: int) -> list[Any]:
+        return [("end", number), ("release", number)]
+
     with ternmem.torch.use(resource):
         graph.capture_begin(capture_error_mode="relaxed")
         graph.capture_end()
@@ -255,13 +274,25 @@ def test_a_capture_has_a_pool_of_its_own(calls: list[Any], resource: tern.Resour
     outside = torch.cuda.CUDAGraph(calls)
     outside.capture_begin()
     outside.capture_end()
-    opened, closed = [("begin", 1)], [("end", 1), ("release", 1)]
-    assert calls == [*opened, *closed, ("capture", (0, 2)), ("captured", None), *opened, *closed, ("capture", (7, 7)), ("captured", None),
-                     *opened, *closed, ("capture", None), ("captured", None)]
+    # Each capture ends the pool that was open, so that its unused segments are free. Pool 3 is that of the first graph.
+    assert calls == [*opened(1), *closed(1), ("capture", (0, 3)), ("captured", None), *opened(2), *closed(2), ("capture", (7, 7)),
+                     ("captured", None), *opened(4), *closed(4), ("capture", None), ("captured", None)]
     assert len(ternmem.torch._graph_pools) == 1  # the pool lives as long as its graph
     del graph
     ternmem.torch._forget_graph_pools()
     assert ternmem.torch._graph_pools == []
+
+
+def test_empty_cache_ends_the_pool_with_its_unused_segments(calls: list[Any], resource: tern.Resource,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("empty"))
+    ended: list[int] = []
+    monkeypatch.setattr(FakePool, "__del__", lambda self: ended.append(self.id[1]), raising=False)
+    with ternmem.torch.use(resource):
+        ternmem.torch.empty_cache()
+        assert ended == [1]
+    assert ended == [1, 2]
+    assert calls == [("begin", 1), ("end", 1), ("release", 1), ("begin", 2), "empty", ("end", 2), ("release", 2)]
 
 
 def test_a_failed_capture_opens_the_pool_again(calls: list[Any], resource: tern.Resource) -> None:
@@ -272,7 +303,7 @@ def test_a_failed_capture_opens_the_pool_again(calls: list[Any], resource: tern.
     with ternmem.torch.use(resource):
         with pytest.raises(RuntimeError, match="busy"):
             torch.cuda.CUDAGraph(calls).capture_begin()
-        assert calls == [("begin", 1), ("end", 1), ("release", 1), ("begin", 1)]
+        assert calls == [("begin", 1), ("end", 1), ("release", 1), ("begin", 2)]
 
 
 def test_an_out_of_memory_error_names_who_uses_the_budget(calls: list[Any]) -> None:
@@ -491,6 +522,8 @@ with torch.cuda.stream(warm):
 needed = ternmem.torch.rehearse(work)
 assert 8_000_000 <= needed <= 16_000_000, needed
 graph = torch.cuda.CUDAGraph()
+torch.cuda.synchronize()
+torch.cuda.empty_cache()  # ends the delayed frees of recorded streams, which count as live
 before = budget.live_bytes
 with ternmem.torch.graph(graph, bytes=needed):
     out = work()
