@@ -121,7 +121,8 @@ def run(mode: str, with_graph: bool) -> dict[str, Any]:
     if mode in ("use", "enable"):
         import ternmem.torch
 
-        pool = tern.Pool("cuda:0")
+        # Under a limit a pool holds single pages, so it holds little more than what is live.
+        pool = tern.Pool("cuda:0", limit_bytes=tern.open_device("cuda:0").memory.total_bytes)
         resource = tern.BudgetResource(pool, tern.Budget("training", None))
         if mode == "enable":
             ternmem.torch.enable(resource)

@@ -28,6 +28,7 @@ const void* entry(Function* function) noexcept {
 [[gnu::used]] const void* const entries[] = {entry(&tern_abi_version),
                                              entry(&tern_version),
                                              entry(&tern_last_error),
+                                             entry(&tern_last_status),
                                              entry(&tern_status_name),
                                              entry(&tern_open_device),
                                              entry(&tern_release_device),
@@ -92,7 +93,7 @@ void* allocate_for_cupy(void*, std::size_t bytes, int ordinal) {
   if (status == TERN_OK) return address;
   try {
     const nb::handle refuse(refuse_cupy_request);
-    refuse(bytes, ordinal, std::string(tern_last_error()));
+    refuse(bytes, ordinal, status, std::string(tern_last_error()));
     PyErr_SetString(PyExc_MemoryError, tern_last_error());
   } catch (nb::python_error& error) {
     error.restore();
@@ -129,7 +130,7 @@ void add_c_api(nb::module_& module) {
   module.def("cupy_functions", &cupy_functions, nb::arg("current_stream"), nb::arg("refuse"),
              "Return the addresses of the functions for ``cupy.cuda.CFunctionAllocator``.\n\n"
              "``current_stream`` is the capsule of CuPy's C function, and ``refuse(bytes, ordinal, "
-             "message)`` raises CuPy's exception. It is kept from the first call on.");
+             "status, message)`` raises the exception. It is kept from the first call on.");
 }
 
 }  // namespace tern::python

@@ -33,6 +33,7 @@ __all__ = [
     "address_of",
     "allocate",
     "check",
+    "error_of",
     "find_block",
     "free",
     "free_in_order",
@@ -95,6 +96,7 @@ _signatures: dict[str, tuple[Any, list[Any]]] = {
     "tern_abi_version": (c_uint32, []),
     "tern_version": (c_char_p, []),
     "tern_last_error": (c_char_p, []),
+    "tern_last_status": (c_int, []),
     "tern_status_name": (c_char_p, [c_int]),
     "tern_open_device": (c_int, [c_char_p, POINTER(c_void_p)]),
     "tern_release_device": (None, [c_void_p]),
@@ -163,10 +165,15 @@ def last_error() -> str:
     return text.decode(errors="replace")
 
 
+def error_of(status: int, message: str) -> errors.Error:
+    """Return the exception of a ``tern_status``."""
+    return _exceptions.get(status, errors.Error)(message)
+
+
 def check(status: int) -> None:
     """Raise the exception of a ``tern_status``. Does nothing for ``TERN_OK``."""
     if status:
-        raise _exceptions.get(status, errors.Error)(last_error())
+        raise error_of(status, last_error())
 
 
 def address_of(name: str) -> int:

@@ -35,12 +35,13 @@ __all__ = ["enable", "statistics", "use"]
 # --- Allocators. CuPy calls C functions if every device has a resource, and a Python function otherwise.
 
 
-def _refuse(bytes: int, ordinal: int, why: str) -> None:
+def _refuse(bytes: int, ordinal: int, status: int, why: str) -> None:
     """Raise the exception for a request that failed."""
     resource = c.plugin(c.CUPY, ordinal)
-    if resource is None:
-        raise errors.InvalidDeviceError(why)
-    raise _out_of_memory(why, bytes, resource)
+    error = c.error_of(status, why)
+    if resource is not None and isinstance(error, errors.OutOfMemoryError):
+        raise _out_of_memory(why, bytes, resource)
+    raise error
 
 
 @functools.cache

@@ -21,11 +21,12 @@ namespace {
 
 /// Of the last failure of this thread. Not a std::string: a failure must not need host memory.
 thread_local std::array<char, 1024> last_message = {};
+thread_local tern_status last_status = TERN_OK;
 
 tern_status keep(tern_status status, std::string_view message) noexcept {
   const std::size_t length = message.copy(last_message.data(), last_message.size() - 1);
   last_message[length] = '\0';
-  return status;
+  return last_status = status;
 }
 
 }  // namespace
@@ -62,7 +63,7 @@ tern_status status_of(ErrorCode code) noexcept {
 
 tern_status fail(const Failure& failure) noexcept {
   failure.render(last_message.data(), last_message.size());
-  return status_of(failure.code());
+  return last_status = status_of(failure.code());
 }
 
 tern_status fail_request(const Failure& failure, const Resource& resource) noexcept {
@@ -124,6 +125,7 @@ tern_status fail_with_current_exception() noexcept {
 uint32_t tern_abi_version(void) { return TERN_ABI_VERSION; }
 const char* tern_version(void) { return TERN_VERSION; }
 const char* tern_last_error(void) { return tern::c::last_message.data(); }
+tern_status tern_last_status(void) { return tern::c::last_status; }
 
 const char* tern_status_name(tern_status status) {
   constexpr std::array names = {"TERN_OK",

@@ -24,3 +24,12 @@ struct tern_resource {
 struct tern_budget {
   tern::BudgetHandle budget;
 };
+
+namespace tern::c {
+
+/// The text of a tag, with a terminating zero. Valid until the process ends.
+[[nodiscard]] inline const char* tag_text(Tag tag) noexcept {
+  return tag == Tag() ? "" : tag.name().data();
+}
+
+}  // namespace tern::c

@@ -16,6 +16,17 @@ namespace tern::c {
 
 namespace {
 
+/// A stream that is borrowed for each call would get an event only when somebody needs one, and
+/// that event would also cover all later work. An event now and then tells which older frees are
+/// done.
+constexpr unsigned allocations_per_mark = 32;
+thread_local unsigned allocations_of_thread = 0;
+
+/// A forked child has nothing to free.
+bool is_in_its_process(const PointerOwner& owner) noexcept {
+  return DeviceState::of(owner.resource()->device())->is_in_its_process();
+}
+
 Result<void> free_in_lane(PointerOwner& owner, ArenaResource& arena, AddressEntry entry,
                           void* address, std::optional<std::uintptr_t> lane,
                           CallSite site) noexcept {
@@ -51,6 +62,8 @@ Result<void*> allocate_on(PointerOwner& owner, const Request& wanted, void* hand
   if (!stream.result()) return stream.result().failure();
   // Without a stream, the memory is ready for each launch of the graph that is being captured.
   request.stream = stream.get();
+  if (request.stream.id() && ++allocations_of_thread % allocations_per_mark == 0) [[unlikely]]
+    static_cast<void>(owner.resource()->device().try_record_mark(request.stream.id()));
   if (arena == nullptr) return owner.try_allocate(request);
   const Result<Block> block =
       arena->try_allocate_in_lane(request, reinterpret_cast<std::uintptr_t>(handle));
@@ -63,6 +76,7 @@ Result<void> free_on(void* address, void* handle, CallSite site) noexcept {
   const AddressEntry entry = AddressMap::take(address);
   if (!entry) return PointerOwner::not_live(address, site);
   PointerOwner& owner = PointerOwner::of(entry);
+  if (!is_in_its_process(owner)) return {};
   if (ArenaResource* const arena = owner.arena()) {
     return free_in_lane(owner, *arena, entry, address, reinterpret_cast<std::uintptr_t>(handle),
                         site);
@@ -81,6 +95,7 @@ Result<void> free_in_order(void* address, CallSite site) noexcept {
   const AddressEntry entry = AddressMap::take(address);
   if (!entry) return PointerOwner::not_live(address, site);
   PointerOwner& owner = PointerOwner::of(entry);
+  if (!is_in_its_process(owner)) return {};
   const BlockPlace* const place = find_place(entry.slot());
   const StreamId id = place == nullptr ? StreamId() : place->stream.load(std::memory_order_relaxed);
   if (ArenaResource* const arena = owner.arena()) {
@@ -128,6 +143,10 @@ tern_status tern_record_use(void* address, void* stream) {
   const AddressEntry entry = AddressMap::get(address);
   if (!entry) return fail(PointerOwner::not_live(address));
   PointerOwner& owner = PointerOwner::of(entry);
+  if (const Result<void> usable = DeviceState::of(owner.resource()->device())->check_process();
+      !usable) {
+    return fail(usable.failure());
+  }
   // The memory of an arena is not freed before its device has completed all work.
   if (owner.arena() != nullptr) return TERN_OK;
   const CallStream user(owner.resource()->device(), stream);
@@ -151,7 +170,7 @@ tern_status tern_find_block(const void* address, tern_block* block) {
   return copy_out({.struct_bytes = sizeof(tern_block),
                    .address = found->address,
                    .bytes = found->bytes,
-                   .tag = info->tag.name().data(),
+                   .tag = tag_text(info->tag),
                    .device = owner.resource()->device().spec().data()},
                   block, "block");
 }

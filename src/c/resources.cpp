@@ -161,7 +161,13 @@ void tern_release_resource(tern_resource* resource) { delete resource; }
 
 tern_status tern_get_statistics(const tern_resource* resource, tern_statistics* statistics) {
   if (resource == nullptr) return fail_null("resource");
-  const Statistics now = resource->resource->statistics();
+  const auto* const limited = dynamic_cast<const BudgetResource*>(resource->resource.get());
+  if (limited != nullptr) limited->budget()->drain();
+  Statistics now = resource->resource->statistics();
+  const PointerOwner::Delayed delayed = resource->owner->delayed();
+  now.live_bytes -= std::min(now.live_bytes, delayed.bytes);
+  now.live_blocks -= std::min(now.live_blocks, delayed.blocks);
+  now.pending_bytes += delayed.bytes;
   tern_statistics made = {.struct_bytes = sizeof(tern_statistics),
                           .live_bytes = now.live_bytes,
                           .live_blocks = now.live_blocks,
@@ -181,9 +187,7 @@ tern_status tern_get_statistics(const tern_resource* resource, tern_statistics* 
     made.limit_bytes = held.limit_bytes;
     made.driver_calls = held.driver_calls();
   }
-  if (const auto* limited = dynamic_cast<const BudgetResource*>(resource->resource.get())) {
-    made.peak_live_bytes = limited->budget()->peak_bytes();
-  }
+  if (limited != nullptr) made.peak_live_bytes = limited->budget()->peak_bytes();
   return copy_out(made, statistics, "statistics");
 }
 
@@ -197,6 +201,7 @@ tern_status tern_reset_peak(tern_resource* resource) {
                     .with("what", "resetting a peak")
                     .with("resource", resource->resource->name()));
   }
+  limited->budget()->drain();
   limited->budget()->reset_peak();
   return TERN_OK;
 }
@@ -218,6 +223,9 @@ tern_status tern_trim(tern_resource* resource, size_t keep_bytes, size_t* releas
   if (resource == nullptr) return fail_null("resource");
   resource->owner->poll(SIZE_MAX);
   const std::size_t released = resource->resource->trim(keep_bytes);
+  if (const auto* limited = dynamic_cast<const BudgetResource*>(resource->resource.get())) {
+    limited->budget()->drain();
+  }
   if (released_bytes != nullptr) *released_bytes = released;
   return TERN_OK;
 }
@@ -236,7 +244,7 @@ tern_status tern_snapshot(const tern_device* device, tern_block* blocks, size_t 
       const tern_block one = {.struct_bytes = sizeof(tern_block),
                               .address = info->address,
                               .bytes = info->bytes,
-                              .tag = info->tag.name().data(),
+                              .tag = tag_text(info->tag),
                               .device = device->device.spec().data()};
       blocks[found] = one;
     }

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "c/arenas.hpp"
@@ -43,8 +44,11 @@ void* tern_torch_malloc(size_t bytes, int ordinal, void* stream) {
 
 void* tern_torch_malloc_or_throw(size_t bytes, int ordinal, void* stream) {
   void* const made = tern_torch_malloc(bytes, ordinal, stream);
-  if (made == nullptr && bytes != 0) throw std::runtime_error(tern_last_error());
-  return made;
+  if (made != nullptr || bytes == 0) return made;
+  const tern_status status = tern_last_status();
+  const bool is_full = status == TERN_OUT_OF_MEMORY || status == TERN_OUT_OF_BUDGET;
+  throw std::runtime_error((is_full ? "CUDA out of memory. " : "") +
+                           std::string(tern_last_error()));
 }
 
 void tern_torch_free(void* address, size_t, int, void*) {

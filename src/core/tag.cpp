@@ -62,8 +62,10 @@ std::uint16_t intern(std::string_view name) {
   if (chunk.load(std::memory_order_relaxed) == nullptr) {
     chunk.store(new std::string_view[chunk_tags], std::memory_order_release);
   }
-  char* copy = new char[name.size()];
+  // With a terminating zero, for the C API.
+  char* copy = new char[name.size() + 1];
   std::memcpy(copy, name.data(), name.size());
+  copy[name.size()] = '\0';
   const std::string_view kept(copy, name.size());
   const auto number = static_cast<std::uint16_t>(all.count);
   try {

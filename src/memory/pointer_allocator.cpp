@@ -326,6 +326,17 @@ std::size_t PointerOwner::poll(std::size_t max_blocks) noexcept {
   return left;
 }
 
+PointerOwner::Delayed PointerOwner::delayed() noexcept {
+  if (!has_delayed_.load(std::memory_order_relaxed)) return {};
+  // No other thread may have taken entries out.
+  const std::lock_guard polling(poll_mutex_);
+  const std::lock_guard lock(delayed_mutex_);
+  Delayed sum;
+  for (const DelayedFree& one : delayed_) sum.bytes += one.block.bytes;
+  sum.blocks = delayed_.size();
+  return sum;
+}
+
 bool PointerOwner::wait_for_delayed() noexcept {
   const std::size_t before = poll(SIZE_MAX);
   if (before == 0) return true;

@@ -56,6 +56,11 @@ class PointerOwner {
   [[nodiscard]] Result<void> try_add_use(const void* address, AddressEntry entry, StreamRef stream,
                                          CallSite site) noexcept;
 
+  struct Delayed {
+    std::size_t blocks = 0, bytes = 0;
+  };
+  /// Returns what is freed and still waits for streams.
+  [[nodiscard]] Delayed delayed() noexcept;
   /// Frees delayed blocks whose uses are done, at most `max_blocks`.
   std::size_t poll(std::size_t max_blocks) noexcept;
 

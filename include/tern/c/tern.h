@@ -58,7 +58,7 @@ enum {
   TERN_NOT_LIVE = 3,         /* no live memory begins at the address */
   TERN_INVALID_ARGUMENT = 4, /* null, a bad size, alignment or option */
   TERN_INVALID_DEVICE = 5,   /* no such device, or memory of another device */
-  TERN_STREAM_MISUSE = 6,    /* the stream has ended, or is being captured */
+  TERN_STREAM_MISUSE = 6,    /* the stream is being captured */
   TERN_UNSUPPORTED = 7,
   TERN_AFTER_FORK = 8,
   TERN_DEVICE_LOST = 9,
@@ -77,6 +77,8 @@ TERN_C_API const char* tern_version(void);
 /* Returns the message of the last failed call of this thread, or "". Valid until the next failure
  * of this thread. */
 TERN_C_API const char* tern_last_error(void);
+/* Returns the status of that call, or TERN_OK. */
+TERN_C_API tern_status tern_last_status(void);
 /* Returns the enumerator, such as "TERN_OUT_OF_MEMORY". */
 TERN_C_API const char* tern_status_name(tern_status status);
 
@@ -163,10 +165,11 @@ typedef struct tern_statistics {
   uint64_t driver_calls; /* by the pool */
 } tern_statistics;
 
-/* Returns the figures of a resource. Fields that it does not have are 0. */
+/* Returns the figures of a resource, after a check which pending frees have completed. Frees that
+ * tern_record_use() has delayed are pending. Fields that the resource does not have are 0. */
 TERN_C_API tern_status tern_get_statistics(const tern_resource* resource,
                                            tern_statistics* statistics);
-/* Restarts peak_live_bytes at the live bytes of now, where the resource charges a budget. */
+/* Restarts peak_live_bytes at the bytes that are in use now, if the resource charges a budget. */
 TERN_C_API tern_status tern_reset_peak(tern_resource* resource);
 
 typedef struct tern_budget_statistics {
@@ -244,7 +247,8 @@ TERN_C_API void tern_cupy_free(void* stream, void* address, int ordinal);
 TERN_C_API void* tern_torch_malloc(size_t bytes, int ordinal, void* stream);
 TERN_C_API void tern_torch_free(void* address, size_t bytes, int ordinal, void* stream);
 /* Like tern_torch_malloc(), but throws a std::runtime_error, because torch.cuda.memory.
- * change_current_allocator() does not check for null. */
+ * change_current_allocator() does not check for null. The message begins with "CUDA out of memory."
+ * if that is the reason: programs look for these words. */
 TERN_C_API void* tern_torch_malloc_or_throw(size_t bytes, int ordinal, void* stream);
 TERN_C_API void tern_torch_record_stream(void* address, void* stream);
 TERN_C_API void* tern_torch_base(void* address, size_t* bytes);
