@@ -122,7 +122,7 @@ def run(mode: str, with_graph: bool) -> dict[str, Any]:
         import ternmem.torch
 
         # Under a limit a pool holds single pages, so it holds little more than what is live.
-        pool = tern.Pool("cuda:0", limit_bytes=tern.open_device("cuda:0").memory.total_bytes)
+        pool = tern.Pool("cuda:0", limit_bytes=tern.open_device("cuda:0").memory().total_bytes)
         resource = tern.BudgetResource(pool, tern.Budget("training", None))
         if mode == "enable":
             ternmem.torch.enable(resource)

@@ -16,8 +16,11 @@
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/buffer.hpp"
 #include "tern/coherence/unified_buffer.hpp"
+#include "tern/core/bytes.hpp"
 #include "tern/device/event.hpp"
 #include "tern/launch/kernel.hpp"
+#include "tern/memory/arena_resource.hpp"
+#include "tern/memory/budget_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
 
 namespace tern::test {
@@ -397,6 +400,49 @@ TEST_F(GraphTest, UsesMemoryThatWasAllocatedAndFreedInTheCapture) {
     graph.launch(c, in(from), out(to));
     EXPECT_EQ(to.to_vector<std::uint32_t>(), all(value));
   }
+}
+
+TEST_F(GraphTest, HasAnArenaOfTheRehearsedSizeThatABudgetCharges) {
+  const BudgetHandle budget = Budget::make("graphs", BudgetLimit::bytes(64 * mib));
+  const auto limited =
+      std::make_shared<BudgetResource>(std::make_shared<PoolResource>(device), budget);
+  Buffer from = numbers(1), to = numbers(2);
+  const auto step = [&](const std::shared_ptr<ArenaResource>& memory) {
+    for (int i = 0; i < 3; ++i) {
+      const Buffer scratch =
+          Buffer::allocate(device, Shape{count}, DType::u32, {.resource = memory, .stream = a});
+      a.copy(address_of(scratch), address_of(from), size);
+      a.copy(address_of(to), address_of(scratch), size);
+    }
+  };
+  auto rehearsal = std::make_shared<ArenaResource>(limited, ArenaOptions{.rehearse = true});
+  step(rehearsal);
+  const std::size_t needed = rehearsal->needed_bytes();
+  EXPECT_GE(needed, size);
+  EXPECT_LT(needed, 2 * size + 256) << "the stream uses what it has freed again";
+  a.synchronize();
+  rehearsal.reset();
+  budget->drain();
+  EXPECT_EQ(budget->charged_bytes(), 0u);
+  std::optional<Graph> graph;
+  {
+    auto arena = std::make_shared<ArenaResource>(
+        limited, ArenaOptions{.bytes = needed, .may_grow = false});
+    GraphCapture capture(a, arena);
+    step(arena);
+    graph = capture.end();
+  }
+  const std::size_t charged = budget->charged_bytes();
+  EXPECT_GE(charged, needed);
+  for (const std::uint32_t value : {3u, 4u}) {
+    from.fill(value, b);
+    graph->launch(c, in(from), out(to));
+    EXPECT_EQ(to.to_vector<std::uint32_t>(), all(value));
+  }
+  EXPECT_EQ(budget->charged_bytes(), charged) << "launches charge nothing";
+  graph.reset();
+  budget->drain();
+  EXPECT_EQ(budget->charged_bytes(), 0u);
 }
 
 TEST_F(GraphTest, KeepsMemoryThatWasAllocatedInTheCaptureUntilItsBufferIsDestroyed) {

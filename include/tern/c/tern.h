@@ -11,22 +11,22 @@
  *   tern_release_resource(pool);
  *   tern_release_device(gpu);
  *
- * libtern and the Python module ternmem export these functions. All plug-ins that are in one
- * process should use the same one of the two: then they share devices, pools and budgets.
+ * libtern and the Python module ternmem export these functions. All plug-ins of one process
+ * should load the same one of the two. Then they share devices, pools and budgets.
  *
  * Errors. A function that can fail returns a tern_status, and TERN_OK is 0. tern_last_error()
  * returns the message of the last failure of this thread. A failed call changes nothing. No
  * function throws an exception, except those of PyTorch at the end.
  *
  * Streams are handles of the driver: a CUstream or cudaStream_t as void*. NULL and the handles 1
- * and 2 are the driver's default streams. A handle must be valid during the call. The driver may
- * use a handle again for another stream: Tern notices.
+ * and 2 are the driver's default streams. A handle must be valid during the call. If
+ * the driver reuses a handle for another stream, Tern treats it as another stream.
  *
- * Lifetime. Each object is released once. Memory keeps its resource, and a resource keeps its
- * budget and its device: releasing a handle never invalidates memory.
+ * Lifetime. Release each handle once. Memory keeps its resource alive, and a resource keeps its
+ * budget and its device alive. So releasing a handle never invalidates memory.
  *
- * Threads. All functions are thread-safe. A forked child can free memory, which does nothing;
- * every other call fails with TERN_AFTER_FORK.
+ * Threads. All functions are thread-safe. In a forked child, freeing memory of the
+ * parent does nothing, and allocations from resources of the parent fail with TERN_AFTER_FORK.
  *
  * Stability. The version of the ABI grows when functions are added. Functions never change their
  * meaning, and structures grow at their end: the caller sets struct_bytes to the size that it
@@ -77,9 +77,9 @@ TERN_C_API const char* tern_version(void);
 /* Returns the message of the last failed call of this thread, or "". Valid until the next failure
  * of this thread. */
 TERN_C_API const char* tern_last_error(void);
-/* Returns the status of that call, or TERN_OK. */
+/* Returns the status of the last failed call of this thread, or TERN_OK. */
 TERN_C_API tern_status tern_last_status(void);
-/* Returns the enumerator, such as "TERN_OUT_OF_MEMORY". */
+/* Returns the name of the status, such as "TERN_OUT_OF_MEMORY". */
 TERN_C_API const char* tern_status_name(tern_status status);
 
 /* --- Devices */
@@ -108,8 +108,8 @@ TERN_C_API tern_status tern_make_pool(const tern_device* device, const tern_pool
 /* Returns the default resource of the device, which also serves the buffers of C++ and Python. */
 TERN_C_API tern_status tern_default_resource(const tern_device* device, tern_memory_kind kind,
                                              tern_resource** resource);
-/* Makes a budget of at most `limit_bytes`; SIZE_MAX means no limit. A parent, which may be null, is
- * charged for the same bytes. */
+/* Makes a budget of at most `limit_bytes`; SIZE_MAX means no limit. Each charge also counts in the
+ * parent, which may be null. */
 TERN_C_API tern_status tern_make_budget(const char* name, size_t limit_bytes,
                                         const tern_budget* parent, tern_budget** budget);
 TERN_C_API tern_status tern_set_budget_limit(const tern_budget* budget, size_t limit_bytes);
@@ -125,16 +125,16 @@ TERN_C_API void tern_release_resource(tern_resource* resource);
 /* --- Memory */
 
 /* Allocates memory for use in the order of the stream. `alignment` is a power of two, or 0 for the
- * default of 256 bytes. Writes null for 0 bytes. Memory that is allocated on a stream while the
- * stream is being captured is not reused by others before it is freed, but is not part of the
- * graph: see tern_begin_arena(). */
+ * default of 256 bytes. Writes null for 0 bytes. Memory that is allocated on a stream that
+ * is being captured does not belong to the graph: after its free, other allocations may reuse it.
+ * For the memory of a graph, see tern_begin_arena(). */
 TERN_C_API tern_status tern_allocate(tern_resource* resource, size_t bytes, size_t alignment,
                                      void* stream, void** address);
 /* Frees memory of any resource in the order of the stream: earlier work of the stream may still use
  * the memory. Freeing null does nothing. Frees of unknown addresses and second frees fail with
  * TERN_NOT_LIVE. */
 TERN_C_API tern_status tern_free(void* address, void* stream);
-/* Frees memory in the order of the stream that allocated it, which may have been destroyed. */
+/* Frees memory in the order of the stream that allocated it. The stream may have been destroyed. */
 TERN_C_API tern_status tern_free_in_order(void* address);
 /* States that another stream uses the memory too, until it is freed. */
 TERN_C_API tern_status tern_record_use(void* address, void* stream);
@@ -142,7 +142,7 @@ TERN_C_API tern_status tern_record_use(void* address, void* stream);
 typedef struct tern_block {
   size_t struct_bytes; /* sizeof(tern_block) */
   void* address;
-  size_t bytes;       /* granted, at least the requested size */
+  size_t bytes;       /* the allocated size, at least the requested size */
   const char* tag;    /* "" without a tag; valid until the process ends */
   const char* device; /* the spec; valid while the device is open */
 } tern_block;
@@ -165,11 +165,13 @@ typedef struct tern_statistics {
   uint64_t driver_calls; /* by the pool */
 } tern_statistics;
 
-/* Returns the figures of a resource, after a check which pending frees have completed. Frees that
- * tern_record_use() has delayed are pending. Fields that the resource does not have are 0. */
+/* Returns the figures of a resource. If the resource charges a budget, the call first checks which
+ * pending frees have completed. Frees that tern_record_use() has delayed are pending. Fields that
+ * the resource does not have are 0. */
 TERN_C_API tern_status tern_get_statistics(const tern_resource* resource,
                                            tern_statistics* statistics);
-/* Restarts peak_live_bytes at the bytes that are in use now, if the resource charges a budget. */
+/* Restarts peak_live_bytes at the bytes that are in use now. Fails with TERN_UNSUPPORTED if the
+ * resource charges no budget. */
 TERN_C_API tern_status tern_reset_peak(tern_resource* resource);
 
 typedef struct tern_budget_statistics {
@@ -193,57 +195,60 @@ TERN_C_API tern_status tern_snapshot(const tern_device* device, tern_block* bloc
 
 /* --- Arenas: the memory of CUDA graphs
  *
- * A graph uses the same addresses at each launch. While an arena is open, allocations through
- * tern_plugin_allocate() come from the arena if the filter returns true for their stream. What is
- * freed is used again in the same arena only. */
+ * A graph uses the same addresses at each launch. While an arena is open, allocations of all
+ * plug-in functions on its device come from the arena if the filter returns true for their stream.
+ * Memory that is freed is reused only in the same arena. */
 
 typedef struct tern_arena_id {
   uint64_t first, second;
 } tern_arena_id;
 typedef int (*tern_stream_filter)(void* context, void* stream);
 
-/* Opens the arena of a device for allocations. An unknown id makes a new arena over the plug-in's
- * resource. A null filter accepts all streams. One arena per device can be open several times. */
+/* Opens the arena of a device for allocations. An unknown id makes a new arena over the resource
+ * of TERN_TORCH. A null filter accepts all streams. If several arenas are open, the newest one
+ * whose filter accepts the stream serves the request. */
 TERN_C_API tern_status tern_begin_arena(int ordinal, tern_arena_id id, tern_stream_filter filter,
                                         void* context);
-/* Closes the arena: later allocations do not use it. */
+/* Closes the arena, once for each tern_begin_arena(). Later allocations do not use a closed arena.
+ * Does not release a use. */
 TERN_C_API tern_status tern_end_arena(int ordinal, tern_arena_id id);
-/* Gives up one use of the arena: tern_begin_arena() counts one. With the last one and the last
- * block the memory returns to the resource, after the device has completed its work. */
+/* Releases one use of the arena. Each tern_begin_arena() adds one use. After the last release
+ * and the last free, Tern waits for the device and returns the memory to the resource. */
 TERN_C_API tern_status tern_release_arena(int ordinal, tern_arena_id id);
-/* Returns the bytes that an arena holds, and the bytes that one chunk for the same calls needs. */
+/* Returns the bytes that an arena holds, and the size of one chunk that serves the same calls. */
 TERN_C_API tern_status tern_get_arena(int ordinal, tern_arena_id id, size_t* held_bytes,
                                       size_t* needed_bytes);
-/* Makes the next arena that tern_begin_arena() makes on the device hold this many bytes from the
- * beginning. */
+/* Sets the initial size of the next arena that tern_begin_arena() makes on the device. */
 TERN_C_API tern_status tern_reserve_arena(int ordinal, size_t bytes);
-/* Begins and ends a rehearsal: the allocations of the calling thread in between run as usual, and
- * the result is the exact size of an arena for the same allocations. */
+/* Begins and ends a rehearsal. In between, the allocations of all plug-in functions on the device,
+ * in all threads, run as usual. The result is the exact size of an arena for the same calls. */
 TERN_C_API tern_status tern_begin_rehearsal(int ordinal);
 TERN_C_API tern_status tern_end_rehearsal(int ordinal, size_t* needed_bytes);
 
-/* --- Plug-ins: the functions that other libraries call, which have no place for a resource
+/* --- Plug-ins: the functions that other libraries call. They have no parameter for a resource
  *
- * Each library has a number of its own, so that each can have a budget of its own. */
+ * Each library has its own number, and so can have its own resource and budget. */
 
 typedef int32_t tern_library;
 enum { TERN_TORCH = 0, TERN_CUPY = 1, TERN_NUMBA = 2, TERN_OTHER = 3 };
 
 /* Sets the resource for the memory that a library allocates on the CUDA device with this ordinal.
- * Memory that it has already allocated stays where it is. A null resource removes it. */
+ * Memory that is already allocated stays in its resource. A null resource removes the setting. */
 TERN_C_API tern_status tern_set_plugin(tern_library library, int ordinal,
                                        const tern_resource* resource);
-/* Returns a new handle of that resource, or TERN_INVALID_DEVICE if there is none. */
+/* Writes a new handle of the resource that tern_set_plugin() has set. Fails with
+ * TERN_INVALID_DEVICE if there is none. */
 TERN_C_API tern_status tern_get_plugin(tern_library library, int ordinal, tern_resource** resource);
 TERN_C_API tern_status tern_plugin_allocate(tern_library library, int ordinal, size_t bytes,
                                             void* stream, void** address);
 
-/* CuPy: `stream` is a handle. Frees are in the order of the stream that allocated the memory.
+/* CuPy. Frees are in the order of the stream that allocated the memory.
  * Returns null on failure. */
 TERN_C_API void* tern_cupy_malloc(void* stream, size_t bytes, int ordinal);
 TERN_C_API void tern_cupy_free(void* stream, void* address, int ordinal);
 
-/* PyTorch. Null on failure: a MemPool then throws torch.OutOfMemoryError. */
+/* PyTorch. Returns null on failure: a MemPool then raises torch.OutOfMemoryError. Frees are in the
+ * order of the stream that allocated the memory. */
 TERN_C_API void* tern_torch_malloc(size_t bytes, int ordinal, void* stream);
 TERN_C_API void tern_torch_free(void* address, size_t bytes, int ordinal, void* stream);
 /* Like tern_torch_malloc(), but throws a std::runtime_error, because torch.cuda.memory.

@@ -5,10 +5,10 @@
 //   tern::CudaMrAdapter<cuda::mr::device_accessible> memory(tern::default_resource(device));
 //   rmm::mr::set_current_device_resource(memory);
 //
-// This header includes no header of CUDA. Both classes work with every generation of the concepts:
-// allocate(stream, bytes, alignment) beside allocate_sync(bytes, alignment), and the older
-// allocate_async(bytes, alignment, stream) beside allocate(bytes, alignment). Both classes are
-// thread-safe; a CudaMrUpstream, if its memory resource is.
+// This header includes no header of CUDA. Both classes support the current functions,
+// allocate(stream, bytes, alignment) and allocate_sync(bytes, alignment), and the older functions,
+// allocate_async(bytes, alignment, stream) and allocate(bytes, alignment). A CudaMrAdapter is
+// thread-safe. A CudaMrUpstream is thread-safe if its memory resource is.
 
 #pragma once
 
@@ -71,14 +71,15 @@ inline constexpr AccessNeeds access_needs = {
 /// the order of the library's stream, which is borrowed for the call. Copies refer to the same
 /// resource, keep it alive, compare equal, and can free each other's memory.
 ///
-/// Allocations throw the error of the resource: OutOfMemory and OutOfBudget are std::bad_alloc. A
-/// stream that cannot be borrowed throws StreamMisuse, DeviceMismatch or Unsupported. Frees do not
+/// Allocations throw the error of the resource: OutOfMemory and OutOfBudget derive from
+/// std::bad_alloc. If the stream cannot be borrowed, allocations throw StreamMisuse, DeviceMismatch
+/// or Unsupported. Frees do not
 /// throw. A free of an unknown address, with a wrong size, a second time, or on a stream that
 /// cannot be borrowed is reported to the failure callback, counted, and otherwise ignored.
 template <class... Properties>
 class CudaMrAdapter {
  public:
-  /// The alignment of calls that name none, like that of cudaMalloc.
+  /// The default alignment, which is also that of cudaMalloc.
   static constexpr std::size_t default_alignment = 256;
 
   /// Requests carry the tag and the call site of this constructor. Throws InvalidArgument for a
@@ -145,7 +146,7 @@ class CudaMrAdapter {
   friend bool operator==(const CudaMrAdapter& a, const CudaMrAdapter& b) noexcept {
     return a.resource() == b.resource();
   }
-  /// How CCCL asks for properties.
+  /// CCCL finds the properties of a memory resource with this function.
   template <detail::OneOf<Properties...> Property>
   friend constexpr void get_property(const CudaMrAdapter& /*adapter*/,
                                      Property /*property*/) noexcept {}
@@ -211,11 +212,11 @@ class TERN_EXPORT AnyCudaMrUpstream : public DriverResource {
 
 }  // namespace detail
 
-/// A resource on a memory resource of CCCL or RMM, such as cuda::mr::any_resource,
+/// A resource that allocates from a memory resource of CCCL or RMM, such as cuda::mr::any_resource,
 /// rmm::device_async_resource_ref or rmm::mr::cuda_async_memory_resource. Makes one upstream call
 /// per block, with the device current on the calling thread. An exception of the upstream becomes a
-/// Failure: a std::bad_alloc becomes out_of_memory. If the upstream has no streams, freeing a block
-/// waits for the block's stream.
+/// Failure: a std::bad_alloc becomes out_of_memory. If the functions of the upstream have no
+/// stream parameter, freeing a block waits for the block's stream.
 template <class R>
 class CudaMrUpstream final : public detail::AnyCudaMrUpstream {
  public:

@@ -6,8 +6,8 @@
 //
 // This header includes no header of CUDA. Memory is allocated and freed in the order of one stream,
 // so it is reused without a wait. To use a cudaStream_t, borrow it with Stream::borrow() and keep
-// the Stream. All calls throw the errors of the resource; OutOfMemory is a std::bad_alloc. One
-// object may be used by several threads, if they may submit to its stream.
+// the Stream. All calls throw the errors of the resource; OutOfMemory derives from
+// std::bad_alloc. One object may be used by several threads, if they may submit to its stream.
 
 #pragma once
 
@@ -34,7 +34,7 @@ namespace tern {
 
 namespace detail {
 
-/// Thrust's rebind is a class, and that of the standard is a type.
+/// Thrust's `rebind<U>` is a class with a member `other`. That of the standard is the type itself.
 template <class Pointer, class U>
 concept RebindsLikeThrust = requires {
   typename Pointer::template rebind<U>::other;
@@ -63,9 +63,9 @@ struct RebindPointer<Pointer, U> {
 ///   using Allocator = tern::ThrustAllocator<thrust::device_ptr<float>>;
 ///   thrust::device_vector<float, Allocator> x(count, Allocator(resource));
 ///
-/// Thrust's containers initialize, copy and destroy their elements on the default stream, which is
-/// therefore the default here. Copies keep the resource alive. Allocators of one resource and one
-/// stream compare equal.
+/// Thrust's containers initialize, copy and destroy their elements on the default stream. So an
+/// allocator without a stream argument uses the default stream. Copies keep the resource alive.
+/// Allocators of one resource and one stream compare equal.
 template <class Pointer>
 class ThrustAllocator {
  public:
@@ -154,7 +154,7 @@ class ThrustScratch {
   }
 
   [[nodiscard]] char* allocate(std::ptrdiff_t bytes) {
-    // Null would mean that the algorithm asks for the size.
+    // With null as its storage, an algorithm would only compute the size.
     const auto needed = std::max(static_cast<std::size_t>(bytes), std::size_t{1});
     return static_cast<char*>(memory_.allocate(needed, 0, stream_));
   }
@@ -172,8 +172,8 @@ class ThrustScratch {
 
 /// Runs an algorithm of CUB with temporary storage from a resource, which is freed in the order of
 /// the stream. Calls `algorithm(storage, bytes, stream)` twice: with null, to get the size, and
-/// with storage of this size. Returns the status of the last call; a first call that fails is the
-/// last.
+/// with storage of this size. Returns the status of the last call. If the first call fails, there
+/// is no second call.
 ///
 ///   tern::with_cub_storage(resource, stream, [&](void* storage, std::size_t& bytes, auto on) {
 ///     return cub::DeviceScan::ExclusiveSum(storage, bytes, in, out, count, on);

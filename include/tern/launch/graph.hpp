@@ -9,22 +9,22 @@
 //
 // Another stream of the device joins the capture when it waits for an Event that was recorded in
 // the capture. Before the end, the first stream must wait for an Event of every stream that joined.
-// While a stream is captured, the host cannot wait for it or query it, no stream waits for a mark
-// of it, and it waits for no mark; try_is_capturing() tells. A call that breaks these rules fails
-// with stream_misuse, and may invalidate the capture; end() then fails. A capture that is destroyed
-// without end() is discarded, and its streams can be used again.
+// While a stream is being captured (try_is_capturing()), the host cannot wait for the stream or
+// query it, no other stream can wait for its marks, and it can wait for no mark. A call that breaks
+// these rules fails with stream_misuse and may invalidate the capture. end() then fails. A capture
+// that is destroyed without end() is discarded, and its streams can be used again.
 //
 // A graph uses the addresses that were captured. Launches of kernels in the capture declare their
 // buffers as usual. The graph keeps these buffers and kernels alive, and each of its launches
 // declares their uses: it checks the buffers, makes its stream wait for their earlier uses, and
-// records the uses. Memory that other calls of the capture use (raw copies and fills of a stream)
-// is declared with in(), out() and inout() at each launch, and kept by the program until the last
-// launch is done, like the contexts of host functions. Do not capture copies and fills of a Buffer
-// or an Array: they order themselves only once, during the capture.
+// records the uses. For other calls of the capture (raw copies and fills of a stream), declare the
+// memory with in(), out() and inout() at each launch. Keep this memory, and the contexts of host
+// functions, until the last launch is done. Do not capture copies and fills of a Buffer or an
+// Array: they order themselves only once, during the capture.
 //
 // A launch starts after all earlier work of its stream and after earlier launches of the graph. On
-// a simulated device, the checker judges each launch like work that is submitted directly, and
-// names the lines of the captured calls.
+// a simulated device, the checker treats each launch like work that is submitted directly, and
+// its reports name the lines of the captured calls.
 //
 // A capture may own a resource, such as a PoolResource that nothing else uses. Buffers that the
 // program creates and destroys during the capture can then use its memory. The graph releases the

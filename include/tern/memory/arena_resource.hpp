@@ -1,14 +1,14 @@
-// An ArenaResource is the memory of one CUDA graph: it belongs to the graph until the graph is
-// gone.
+// An ArenaResource is the memory of one CUDA graph. Nothing else uses this memory while the arena
+// exists.
 //
 //   auto arena = std::make_shared<ArenaResource>(pool, ArenaOptions{.bytes = needed});
 //   ... capture a graph whose buffers come from the arena ...
 //   ... launch the graph; destroy the graph, then the arena ...
 //
-// A graph uses the same addresses at each launch. So what is freed during the capture may be used
-// again later in the same capture, by the same stream, and by nothing else: the arena returns
-// memory to its upstream only when it is destroyed. Its upstream sees whole chunks, so a budget
-// above the upstream charges exactly what the graph holds.
+// A graph uses the same addresses at each launch. So memory that is freed during the capture is
+// reused only in the same capture and by the stream that freed it. The arena returns memory to its
+// upstream only when the arena is destroyed. The upstream sees whole chunks, so a BudgetResource as
+// the upstream charges exactly the bytes that the arena holds.
 //
 // Rehearsal. An arena with `rehearse` serves each request from the upstream, so that the work can
 // run as usual, and computes which layout a capture of the same work would have. needed_bytes() is
@@ -39,29 +39,31 @@ struct ArenaOptions {
   std::size_t bytes = 0;
   /// Allocate further chunks if a request does not fit. If false, such a request fails.
   bool may_grow = true;
-  /// See above. `bytes` must be 0.
+  /// Computes the size of an arena, see "Rehearsal" above. `bytes` must be 0, `may_grow` true.
   bool rehearse = false;
   Tag tag = {};
 };
 
 class TERN_EXPORT ArenaResource final : public Resource {
  public:
-  /// Throws InvalidArgument if `upstream` is null or the options contradict each other, and what
-  /// the upstream returns.
+  /// Throws InvalidArgument if `upstream` is null or the options contradict each other, and the
+  /// failure of the upstream.
   explicit ArenaResource(ResourceHandle upstream, const ArenaOptions& options = {});
   ~ArenaResource() override;
 
   [[nodiscard]] const char* name() const noexcept override { return "arena"; }
   [[nodiscard]] const Device& device() const noexcept override;
   [[nodiscard]] ResourceTraits traits() const noexcept override;
-  /// reserved_bytes are the chunks.
+  /// reserved_bytes is held_bytes().
   [[nodiscard]] Statistics statistics() const noexcept override;
 
-  /// Allocates a block. A stream gets memory that it has freed itself, or that was never used.
-  /// Fails with out_of_memory, with the sizes, if the arena may not grow, and as the upstream does.
+  /// Allocates a block. A stream gets memory that the stream or the host has freed, or that was
+  /// never used. Fails with out_of_memory if the arena is full and may not grow, and as the
+  /// upstream does.
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
   [[nodiscard]] std::size_t good_size(const Request& request) const noexcept override;
-  /// Frees the block for later requests of the stream. Without a stream, for every stream.
+  /// Frees the block for later requests of the stream. A free without a stream makes the block
+  /// available to every stream.
   [[nodiscard]] Result<void> try_deallocate(
       const Block& block, StreamRef stream,
       const CallSite& site = CallSite::here()) noexcept override;
@@ -76,8 +78,8 @@ class TERN_EXPORT ArenaResource final : public Resource {
   [[nodiscard]] std::size_t held_bytes() const noexcept;
 
   /// Like the functions above, for streams that Tern cannot borrow because they are being captured.
-  /// `lane` is any number that names the stream, such as its handle; 0 is the host. A free without
-  /// a lane is for the lane of the allocation.
+  /// `lane` is any number that identifies the stream, such as its handle; 0 is the host. A free
+  /// without a lane uses the lane of the allocation.
   [[nodiscard]] Result<Block> try_allocate_in_lane(const Request& request,
                                                    std::uintptr_t lane) noexcept;
   [[nodiscard]] Result<void> try_deallocate_in_lane(const Block& block,

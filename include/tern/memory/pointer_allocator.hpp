@@ -4,14 +4,15 @@
 //   void* address = allocator.allocate({.bytes = 4096, .stream = stream});
 //   PointerAllocator::free(address, stream);
 //
-// The allocators of other libraries (PyTorch, CuPy, RMM, Thrust) pass an address to their free
-// function and nothing else that would find the block. One table for the process finds the block,
-// and the resource that allocated it, by the address, without a lock. So any thread can free memory
-// of any allocator, whatever the default resource is by then.
+// The allocators of other libraries (PyTorch, CuPy, RMM, Thrust) identify memory in a free only by
+// its address. One table for the process finds the block, and the resource that allocated it, by
+// the address, without a lock. So any thread can free memory of any allocator, even if the
+// default resource has changed.
 //
 // Streams. A free is stream-ordered: earlier work of the stream may still use the memory. If other
 // streams use the memory too, state that with record_use(). The memory then becomes free when all
-// of them have passed the work that was submitted to them before the free. Until then it is live.
+// of them have passed the work that was submitted to them before the free. Until then, the
+// resource counts the memory as live.
 //
 // Mistakes. Freeing an address that is not live, or twice, fails with use_after_free. A failed free
 // changes nothing.
@@ -38,22 +39,22 @@ class PointerOwner;
 class TERN_EXPORT PointerAllocator {
  public:
   /// Throws InvalidArgument if `resource` is null, Unsupported if its blocks have no generation,
-  /// CapacityReached after 65,535 resources, and OutOfMemory if the host has no memory.
+  /// CapacityReached after 65,536 resources, and OutOfMemory if the host has no memory.
   explicit PointerAllocator(ResourceHandle resource);
 
   [[nodiscard]] const ResourceHandle& resource() const noexcept;
 
-  /// Allocates memory and returns its address: null for 0 bytes. If the resource is out of memory,
-  /// the call waits for frees that record_use() has delayed, unless the request says Wait::never,
-  /// and tries again. Fails as the resource does.
+  /// Allocates memory and returns its address: null for 0 bytes. If the resource is out of memory
+  /// or budget, the call waits for frees that record_use() has delayed and tries again, unless the
+  /// request has Wait::never. Fails as the resource does.
   [[nodiscard]] Result<void*> try_allocate(const Request& request) const noexcept;
   [[nodiscard]] void* allocate(const Request& request) const {
     return try_allocate(request).value();
   }
 
-  /// Frees memory of any PointerAllocator in the order of the stream. Without a stream, the host
-  /// used the memory last. Freeing null does nothing. Fails with use_after_free if no live memory
-  /// begins at the address, and as the resource does.
+  /// Frees memory of any PointerAllocator in the order of the stream. Without a stream, the
+  /// free is in the order of the host. Freeing null does nothing. Fails with use_after_free if no
+  /// live memory begins at the address, and as the resource does.
   static Result<void> try_free(void* address, StreamRef stream,
                                CallSite site = CallSite::here()) noexcept;
   static void free(void* address, StreamRef stream, CallSite site = CallSite::here()) {
@@ -81,8 +82,8 @@ class TERN_EXPORT PointerAllocator {
     return try_find(address).value(site);
   }
 
-  /// Frees what record_use() has delayed and what is no longer in use. Returns the number of blocks
-  /// that stay delayed. Never waits.
+  /// Completes the frees that record_use() has delayed and whose streams have passed the free.
+  /// Returns the number of blocks that stay delayed. Does not wait for streams.
   std::size_t poll() const noexcept;
 
  private:
