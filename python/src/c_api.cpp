@@ -97,6 +97,8 @@ void* allocate_for_cupy(void*, std::size_t bytes, int ordinal) {
     PyErr_SetString(PyExc_MemoryError, tern_last_error());
   } catch (nb::python_error& error) {
     error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_MemoryError, error.what());
   }
   return raised;
 }

@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
 
 #include "c/failures.hpp"
 #include "c/handles.hpp"
 #include "c/plugins.hpp"
+#include "device/device_state.hpp"
 #include "tern/memory/arena_resource.hpp"
 
 namespace tern::c {
@@ -25,7 +28,8 @@ struct Arena {
 };
 struct Opening {
   tern_arena_id id = {};
-  StreamFilter filter;
+  std::shared_ptr<PointerOwner> owner;
+  std::shared_ptr<const StreamFilter> filter;  // null accepts every stream
 };
 struct OfDevice {
   std::mutex mutex;
@@ -61,21 +65,33 @@ Failure unknown(int ordinal, tern_arena_id id) noexcept {
 Result<void> begin(int ordinal, tern_arena_id id, StreamFilter filter,
                    const ResourceHandle& upstream, const ArenaOptions& options) {
   OfDevice& device = of_device(ordinal);
-  std::unique_lock lock(device.mutex);
+  if (Result<void> usable = DeviceState::of(upstream->device())->check_process(); !usable) {
+    return usable;
+  }
+  std::shared_ptr<const StreamFilter> shared;
+  if (filter) shared = std::make_shared<const StreamFilter>(std::move(filter));
+  ArenaOptions wanted = options;
+  wanted.tag = Tag("graph");
+  bool is_known = false;
+  {
+    const std::lock_guard lock(device.mutex);
+    is_known = find(device.arenas, id) != device.arenas.end();
+    if (!is_known && !wanted.rehearse) wanted.bytes = std::exchange(device.reserved_bytes, 0);
+  }
+  // Made without the lock, because the upstream may wait or call handlers.
+  std::shared_ptr<PointerOwner> made;
+  if (!is_known) made = PointerOwner::of(std::make_shared<ArenaResource>(upstream, wanted));
+  const std::lock_guard lock(device.mutex);
   device.openings.reserve(device.openings.size() + 1);
+  device.arenas.reserve(device.arenas.size() + 1);
   auto found = find(device.arenas, id);
   if (found == device.arenas.end()) {
-    ArenaOptions wanted = options;
-    if (!wanted.rehearse) wanted.bytes = device.reserved_bytes;
-    wanted.tag = Tag("graph");
-    device.arenas.reserve(device.arenas.size() + 1);
-    Arena made{id, PointerOwner::of(std::make_shared<ArenaResource>(upstream, wanted)), 0};
-    if (!wanted.rehearse) device.reserved_bytes = 0;
-    device.arenas.push_back(std::move(made));
+    if (made == nullptr) return unknown(ordinal, id);  // another thread has released it meanwhile
+    device.arenas.push_back({id, std::move(made), 0});
     found = std::prev(device.arenas.end());
   }
   ++found->uses;
-  device.openings.push_back({id, std::move(filter)});
+  device.openings.push_back({id, found->owner, std::move(shared)});
   device.has_openings.store(true, std::memory_order_release);
   return {};
 }
@@ -89,10 +105,12 @@ void begin_arena(int ordinal, tern_arena_id id, StreamFilter filter,
 
 Result<void> end_arena(int ordinal, tern_arena_id id) noexcept {
   OfDevice& device = of_device(ordinal);
+  Opening ended;  // destroyed without the lock: the filter is code of others
   const std::lock_guard lock(device.mutex);
   const auto found = std::find_if(device.openings.rbegin(), device.openings.rend(),
                                   [id](const Opening& one) { return is_same(one.id, id); });
   if (found == device.openings.rend()) return unknown(ordinal, id);
+  ended = std::move(*found);
   device.openings.erase(std::next(found).base());
   device.has_openings.store(!device.openings.empty(), std::memory_order_release);
   return {};
@@ -101,11 +119,16 @@ Result<void> end_arena(int ordinal, tern_arena_id id) noexcept {
 Result<void> release_arena(int ordinal, tern_arena_id id) noexcept {
   OfDevice& device = of_device(ordinal);
   std::shared_ptr<PointerOwner> last;  // destroyed without the lock: it waits for the device
+  std::vector<Opening> ended;
   const std::lock_guard lock(device.mutex);
   const auto found = find(device.arenas, id);
   if (found == device.arenas.end()) return unknown(ordinal, id);
   if (--found->uses != 0) return {};
-  std::erase_if(device.openings, [id](const Opening& one) { return is_same(one.id, id); });
+  const auto kept =
+      std::stable_partition(device.openings.begin(), device.openings.end(),
+                            [id](const Opening& one) { return !is_same(one.id, id); });
+  for (auto one = kept; one != device.openings.end(); ++one) ended.push_back(std::move(*one));
+  device.openings.erase(kept, device.openings.end());
   device.has_openings.store(!device.openings.empty(), std::memory_order_release);
   last = std::move(found->owner);
   device.arenas.erase(found);
@@ -116,11 +139,16 @@ std::shared_ptr<PointerOwner> open_arena_for(int ordinal, void* handle) noexcept
   OfDevice& device = of_device(ordinal);
   if (!device.has_openings.load(std::memory_order_acquire)) [[likely]]
     return nullptr;
-  const std::lock_guard lock(device.mutex);
-  for (auto one = device.openings.rbegin(); one != device.openings.rend(); ++one) {
-    if (one->filter && !one->filter(handle)) continue;
-    const auto found = find(device.arenas, one->id);
-    return found == device.arenas.end() ? nullptr : found->owner;
+  // Filters run without the lock: they are code of others.
+  std::vector<Opening> openings;
+  try {
+    const std::lock_guard lock(device.mutex);
+    openings = device.openings;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+  for (auto one = openings.rbegin(); one != openings.rend(); ++one) {
+    if (one->filter == nullptr || (*one->filter)(handle)) return std::move(one->owner);
   }
   return nullptr;
 }

@@ -27,16 +27,25 @@ bool is_in_its_process(const PointerOwner& owner) noexcept {
   return DeviceState::of(owner.resource()->device())->is_in_its_process();
 }
 
-Result<void> free_in_lane(PointerOwner& owner, ArenaResource& arena, AddressEntry entry,
-                          void* address, std::optional<std::uintptr_t> lane,
-                          CallSite site) noexcept {
+/// The lane of a stream in an arena. NULL and 1 are the same stream, and lane 0 is the host.
+std::uintptr_t lane_of(void* handle) noexcept {
+  return handle == nullptr ? 1 : reinterpret_cast<std::uintptr_t>(handle);
+}
+
+/// Frees a block of an arena. `last` is the stream for a rehearsal.
+Result<void> free_in_arena(PointerOwner& owner, AddressEntry entry, void* address,
+                           std::optional<std::uintptr_t> lane, StreamRef last,
+                           CallSite site) noexcept {
   const Result<Block> block = PointerOwner::try_block(entry, address);
   if (!block) return Failure(block.failure()).at(site);
-  Result<void> freed = arena.try_deallocate_in_lane(*block, lane, site);
+  ArenaResource& arena = *owner.arena();
+  Result<void> freed = entry.has_other_uses()
+                           ? arena.try_retire(*block, site)
+                           : arena.try_deallocate_in_lane(*block, lane, last, site);
   if (freed) {
     owner.note_freed();
   } else {
-    static_cast<void>(AddressMap::try_put(address, entry));
+    AddressMap::restore(address, entry);
   }
   return freed;
 }
@@ -51,22 +60,24 @@ Result<void*> enter(PointerOwner& owner, const Block& block, const Request& requ
 
 Result<void*> allocate_on(PointerOwner& owner, const Request& wanted, void* handle) noexcept {
   Request request = wanted;
+  const Device& device = owner.resource()->device();
+  if (const Result<void> usable = DeviceState::of(device)->check_process(); !usable) {
+    return usable.failure();
+  }
   ArenaResource* const arena = owner.arena();
   if (arena != nullptr && !arena->rehearses()) {
-    const Result<Block> block =
-        arena->try_allocate_in_lane(request, reinterpret_cast<std::uintptr_t>(handle));
+    const Result<Block> block = arena->try_allocate_in_lane(request, lane_of(handle));
     if (!block) return block.failure();
     return enter(owner, *block, request);
   }
-  const CallStream stream(owner.resource()->device(), handle);
+  const CallStream stream(device, handle);
   if (!stream.result()) return stream.result().failure();
   // Without a stream, the memory is ready for each launch of the graph that is being captured.
   request.stream = stream.get();
   if (request.stream.id() && ++allocations_of_thread % allocations_per_mark == 0) [[unlikely]]
-    static_cast<void>(owner.resource()->device().try_record_mark(request.stream.id()));
+    static_cast<void>(device.try_record_mark(request.stream.id()));
   if (arena == nullptr) return owner.try_allocate(request);
-  const Result<Block> block =
-      arena->try_allocate_in_lane(request, reinterpret_cast<std::uintptr_t>(handle));
+  const Result<Block> block = arena->try_allocate_in_lane(request, lane_of(handle));
   if (!block) return block.failure();
   return enter(owner, *block, request);
 }
@@ -77,15 +88,17 @@ Result<void> free_on(void* address, void* handle, CallSite site) noexcept {
   if (!entry) return PointerOwner::not_live(address, site);
   PointerOwner& owner = PointerOwner::of(entry);
   if (!is_in_its_process(owner)) return {};
-  if (ArenaResource* const arena = owner.arena()) {
-    return free_in_lane(owner, *arena, entry, address, reinterpret_cast<std::uintptr_t>(handle),
-                        site);
+  if (owner.arena() != nullptr && !owner.arena()->rehearses()) {
+    return free_in_arena(owner, entry, address, lane_of(handle), StreamRef(), site);
   }
   const CallStream stream(owner.resource()->device(), handle);
   if (stream.result() && !stream.is_captured()) {
+    if (owner.arena() != nullptr) {
+      return free_in_arena(owner, entry, address, lane_of(handle), stream.get(), site);
+    }
     return PointerOwner::try_free_taken(entry, address, stream.get(), site);
   }
-  static_cast<void>(AddressMap::try_put(address, entry));
+  AddressMap::restore(address, entry);
   if (!stream.result()) return stream.result();
   return free_in_order(address, site);
 }
@@ -98,21 +111,25 @@ Result<void> free_in_order(void* address, CallSite site) noexcept {
   if (!is_in_its_process(owner)) return {};
   const BlockPlace* const place = find_place(entry.slot());
   const StreamId id = place == nullptr ? StreamId() : place->stream.load(std::memory_order_relaxed);
-  if (ArenaResource* const arena = owner.arena()) {
-    return free_in_lane(owner, *arena, entry, address, std::nullopt, site);
+  if (owner.arena() != nullptr && !owner.arena()->rehearses()) {
+    return free_in_arena(owner, entry, address, std::nullopt, StreamRef(), site);
   }
-  const Device& device = owner.resource()->device();
+  Result<StreamRef> stream = owner.try_order_of(id, site);
   if (!id) {
     // The memory was allocated during a capture. Any stream may have launched the graph.
-    Result<void> waited = device.try_synchronize(site);
-    if (waited) waited = DeviceState::of(device)->settle_idle();
+    const Result<void> waited = DeviceState::of(owner.resource()->device())->settle_idle();
     if (!waited && waited.failure().code() != ErrorCode::device_lost) {
-      static_cast<void>(AddressMap::try_put(address, entry));
-      return Failure(waited.failure()).at(site);
+      stream = Failure(waited.failure()).at(site);
     }
   }
-  const StreamRef stream = id ? DeviceState::of(device)->stream_of(id) : StreamRef();
-  return PointerOwner::try_free_taken(entry, address, stream, site);
+  if (!stream) {
+    AddressMap::restore(address, entry);
+    return stream.failure();
+  }
+  if (owner.arena() != nullptr) {
+    return free_in_arena(owner, entry, address, std::nullopt, *stream, site);
+  }
+  return PointerOwner::try_free_taken(entry, address, *stream, site);
 }
 
 }  // namespace tern::c
@@ -147,8 +164,12 @@ tern_status tern_record_use(void* address, void* stream) {
       !usable) {
     return fail(usable.failure());
   }
-  // The memory of an arena is not freed before its device has completed all work.
-  if (owner.arena() != nullptr) return TERN_OK;
+  // The order of streams in a capture is not known here, so an arena does not use the range again.
+  if (owner.arena() != nullptr) {
+    return AddressMap::set_other_uses(address, entry) || AddressMap::get(address).has_other_uses()
+               ? TERN_OK
+               : fail(PointerOwner::not_live(address));
+  }
   const CallStream user(owner.resource()->device(), stream);
   if (!user.result()) return fail(user.result().failure());
   if (user.is_captured()) {
@@ -166,11 +187,11 @@ tern_status tern_find_block(const void* address, tern_block* block) {
   if (!found) return fail(found.failure());
   const Result<BlockInfo> info = try_block_info(found->generation);
   if (!info) return fail(info.failure());
-  const PointerOwner& owner = PointerOwner::of(AddressMap::get(address));
+  const DeviceScope device(found->device);
   return copy_out({.struct_bytes = sizeof(tern_block),
                    .address = found->address,
                    .bytes = found->bytes,
                    .tag = tag_text(info->tag),
-                   .device = owner.resource()->device().spec().data()},
+                   .device = device ? device->info().spec.data() : ""},
                   block, "block");
 }

@@ -9,6 +9,7 @@
 #include "c/arenas.hpp"
 #include "c/failures.hpp"
 #include "c/handles.hpp"
+#include "core/process.hpp"
 #include "core/thread_number.hpp"
 #include "tern/core/tag.hpp"
 
@@ -48,7 +49,8 @@ class PluginSlot {
     const std::unique_ptr<const std::shared_ptr<const tern_resource>> old(
         resource_.exchange(resource.release()));
     for (Readers& one : readers_) {
-      while (one.count.load() != 0) std::this_thread::yield();
+      // Threads of the parent process are not there to leave.
+      while (one.count.load() != 0 && process_ == process_generation()) std::this_thread::yield();
     }
   }
 
@@ -59,6 +61,7 @@ class PluginSlot {
   std::atomic<const std::shared_ptr<const tern_resource>*> resource_ = nullptr;
   std::array<Readers, 16> readers_;
   std::mutex mutex_;
+  const std::uint64_t process_ = process_generation();
 };
 
 /// Never destroyed: other libraries free memory after main().

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "tern/backends/catalog.hpp"
 #include "tern/c/handle.hpp"
 #include "tern/core/bytes.hpp"
+#include "tern/memory/arena_resource.hpp"
 #include "tern/memory/budget_resource.hpp"
 #include "tern/memory/default_resource.hpp"
 #include "tern/memory/owned_block.hpp"
@@ -87,14 +89,16 @@ tern_status tern_make_pool(const tern_device* device, const tern_pool_options* o
   return guarded([&]() -> tern_status {
     PoolOptions wanted;
     if (options != nullptr) {
-      if (options->struct_bytes < sizeof(tern_pool_options)) {
+      if (options->struct_bytes < sizeof(std::size_t)) {
         return fail_struct("options", options->struct_bytes);
       }
-      const Result<MemoryKind> kind = kind_of(options->kind);
+      // A caller that was compiled with a smaller structure leaves the other fields at 0.
+      tern_pool_options given = {};
+      std::memcpy(&given, options, std::min(options->struct_bytes, sizeof given));
+      const Result<MemoryKind> kind = kind_of(given.kind);
       if (!kind) return fail(kind.failure());
-      wanted = {.kind = *kind,
-                .limit_bytes = options->limit_bytes,
-                .initial_bytes = options->initial_bytes};
+      wanted = {
+          .kind = *kind, .limit_bytes = given.limit_bytes, .initial_bytes = given.initial_bytes};
     }
     *pool = make_c_handle(std::make_shared<PoolResource>(device->device, wanted));
     return TERN_OK;
@@ -222,6 +226,7 @@ tern_status tern_get_budget_statistics(const tern_budget* budget,
 tern_status tern_trim(tern_resource* resource, size_t keep_bytes, size_t* released_bytes) {
   if (resource == nullptr) return fail_null("resource");
   resource->owner->poll(SIZE_MAX);
+  ArenaResource::free_abandoned();
   const std::size_t released = resource->resource->trim(keep_bytes);
   if (const auto* limited = dynamic_cast<const BudgetResource*>(resource->resource.get())) {
     limited->budget()->drain();

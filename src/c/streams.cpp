@@ -1,7 +1,5 @@
 #include "c/streams.hpp"
 
-#include <utility>
-
 namespace tern::c {
 
 // CallStream::borrow() has found the stream if it is known and not captured.
@@ -20,12 +18,14 @@ namespace tern::c {
     }
     return;
   }
-  Result<Stream> borrowed = Stream::try_borrow(device, handle);
+  DeviceState& state = *DeviceState::of(device);
+  if (result_ = state.check_process(); !result_) return;
+  const Result<StreamRef> borrowed = state.borrow_stream(handle, true);
   if (borrowed) {
-    borrowed_ = std::move(*borrowed);
-    const Result<bool> is_captured = borrowed_.try_is_capturing();
+    loan_ = *borrowed;
+    const Result<bool> is_captured = loan_.try_is_capturing();
     is_captured_ = is_captured && *is_captured;
-    if (!is_captured_) stream_ = borrowed_;
+    if (!is_captured_) stream_ = loan_;
     return;
   }
   is_captured_ = borrowed.failure().code() == ErrorCode::stream_misuse &&

@@ -39,8 +39,7 @@ class CallStream {
  private:
   void borrow_slowly(const Device& device, NativeStream handle) noexcept;
 
-  StreamRef loan_ = {};   // to be returned
-  Stream borrowed_ = {};  // borrowed in the slow path
+  StreamRef loan_ = {};  // to be returned
   StreamRef stream_ = {};
   Result<void> result_ = {};
   bool is_captured_ = false;

@@ -353,7 +353,9 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
     return identity.is_default ? lend_default() : find_lendable(identity.id);
   }
   /// Borrows any stream.
-  [[nodiscard]] Result<StreamRef> borrow_stream(NativeStream handle) noexcept;
+  /// With `keep`, the device keeps the stream from the first loan on: memory will be freed in its
+  /// order without a loan.
+  [[nodiscard]] Result<StreamRef> borrow_stream(NativeStream handle, bool keep = false) noexcept;
   /// Ends a loan. If it was the last one, ends the stream, or leaves it idle if the device keeps
   /// it.
   static void end_loan(StreamRef stream) noexcept;
@@ -529,7 +531,7 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   [[nodiscard]] StreamRef begin_stream(const FreeSlot& place, NativeStream native,
                                        std::string_view name, trace::StreamOrder order,
                                        std::uint64_t flags = StreamState::must_seal) noexcept;
-  [[nodiscard]] Result<StreamRef> begin_borrowed(NativeStream handle) noexcept;
+  [[nodiscard]] Result<StreamRef> begin_borrowed(NativeStream handle, bool keep) noexcept;
   /// Ends a claimed idle stream whose owner has destroyed it.
   void retire(StreamState& stream) noexcept;
   [[nodiscard]] bool is_full_of_kept(const Failure& failure) const noexcept;

@@ -74,13 +74,13 @@ bool DeviceState::is_borrowed_often(std::uint64_t driver_id) noexcept {
   return ++seen.times >= keep_after;
 }
 
-Result<StreamRef> DeviceState::borrow_stream(NativeStream handle) noexcept {
+Result<StreamRef> DeviceState::borrow_stream(NativeStream handle, bool keep) noexcept {
   has_unknown_.store(true, std::memory_order_relaxed);
   for (bool may_retry = true;; may_retry = false) {
     {
       const std::lock_guard lock(streams_mutex_);
       if (kept_count_ < max_kept || retire_settled() || !may_retry) {
-        Result<StreamRef> borrowed = begin_borrowed(handle);
+        Result<StreamRef> borrowed = begin_borrowed(handle, keep);
         if (borrowed || !may_retry || !is_full_of_kept(borrowed.failure())) return borrowed;
       }
     }
@@ -98,7 +98,7 @@ void DeviceState::retire_idle() noexcept {
   static_cast<void>(retire_settled());
 }
 
-Result<StreamRef> DeviceState::begin_borrowed(NativeStream handle) noexcept {
+Result<StreamRef> DeviceState::begin_borrowed(NativeStream handle, bool keep) noexcept {
   const Result<BorrowedStream> borrowed = backend_->borrow_stream(handle);
   if (!borrowed) return borrowed.failure();
   if (borrowed->is_default) {
@@ -143,7 +143,8 @@ Result<StreamRef> DeviceState::begin_borrowed(NativeStream handle) noexcept {
     backend_->destroy_stream(borrowed->native);
     return place.failure();
   }
-  const bool keeps = borrowed->can_be_kept && borrowed->id != 0 && is_borrowed_often(borrowed->id);
+  const bool keeps =
+      borrowed->can_be_kept && borrowed->id != 0 && (keep || is_borrowed_often(borrowed->id));
   if (keeps) {
     backend_->forget_stream(borrowed->native);
     ++kept_count_;

@@ -2,8 +2,6 @@
 
 #include <sys/mman.h>
 
-#include <new>
-
 namespace tern {
 namespace {
 
@@ -16,7 +14,8 @@ Node* made(std::atomic<Node*>& link) noexcept {
   void* const zeros = mmap(nullptr, sizeof(Node), PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (zeros == MAP_FAILED) return nullptr;
-  Node* const node = new (zeros) Node;
+  // Not constructed, because that would write to every page: zero is the value of a new entry.
+  Node* const node = static_cast<Node*>(zeros);
   Node* other = nullptr;
   if (link.compare_exchange_strong(other, node, std::memory_order_acq_rel)) return node;
   munmap(zeros, sizeof(Node));

@@ -34,6 +34,10 @@ class AddressEntry {
   /// Other streams than the one of the allocation have used the block.
   [[nodiscard]] constexpr bool has_other_uses() const noexcept { return (word_ & other_uses) != 0; }
 
+  /// Compares everything but has_other_uses().
+  [[nodiscard]] constexpr bool is_same_block(AddressEntry other) const noexcept {
+    return ((word_ ^ other.word_) & ~other_uses) == 0;
+  }
   friend constexpr bool operator==(AddressEntry, AddressEntry) noexcept = default;
 
  private:
@@ -67,6 +71,13 @@ class AddressMap {
     std::atomic<std::uint64_t>* const word = find(address);
     if (word == nullptr || word->load(std::memory_order_relaxed) == 0) return {};
     return AddressEntry(word->exchange(0, std::memory_order_acq_rel));
+  }
+  /// Puts back an entry that the caller has taken, unless the address has another one by now.
+  static void restore(const void* address, AddressEntry entry) noexcept {
+    std::uint64_t none = 0;
+    if (std::atomic<std::uint64_t>* const word = find(address)) {
+      word->compare_exchange_strong(none, entry.word_, std::memory_order_acq_rel);
+    }
   }
   /// Returns the entry, which another thread may take at the same time.
   [[nodiscard]] static AddressEntry get(const void* address) noexcept {

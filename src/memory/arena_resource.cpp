@@ -1,6 +1,7 @@
 #include "tern/memory/arena_resource.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <new>
 #include <unordered_map>
@@ -66,6 +67,7 @@ struct ArenaResource::State {
   mutable std::mutex mutex;
   std::vector<std::unique_ptr<Chunk>> chunks;            // guarded by mutex
   ArenaLayout rehearsal{SIZE_MAX / 2};                   // guarded by mutex
+  std::unordered_map<std::uint64_t, Generation> live;    // guarded by mutex; by its value
   std::unordered_map<const void*, Rehearsed> rehearsed;  // guarded by mutex
   Statistics counts = {};                                // guarded by mutex
 
@@ -96,8 +98,13 @@ struct ArenaResource::State {
       rehearsed.reserve(rehearsed.size() + 1);
       Result<Block> memory = upstream->try_allocate(request);
       if (!memory) return memory.failure();
-      const std::optional<std::size_t> offset = rehearsal.take(bytes, alignment, lane);
-      rehearsed.emplace(memory->address, Rehearsed{*memory, offset.value_or(0)});
+      try {
+        const std::size_t offset = rehearsal.take(bytes, alignment, lane).value();
+        rehearsed.emplace(memory->address, Rehearsed{*memory, offset});
+      } catch (...) {
+        upstream->deallocate(*memory, request.stream, request.site);
+        throw;
+      }
       counts.reserved_bytes += memory->bytes;
       return Found{memory->address, 0};
     }
@@ -124,6 +131,19 @@ struct ArenaResource::State {
                     lane);
   }
 
+  // Frees the memory of a rehearsed block in the upstream.
+  [[nodiscard]] Result<void> unrehearse(const void* address, std::optional<std::uintptr_t> lane,
+                                        bool is_reused, StreamRef last, CallSite site) noexcept {
+    const auto found = rehearsed.find(address);
+    if (found == rehearsed.end()) return {};
+    Result<void> freed = upstream->try_deallocate(found->second.memory, last, site);
+    if (!freed) return freed;
+    counts.reserved_bytes -= found->second.memory.bytes;
+    if (is_reused) rehearsal.put(found->second.offset, lane);
+    rehearsed.erase(found);
+    return freed;
+  }
+
   [[nodiscard]] Failure full(const Request& request, std::size_t bytes) const noexcept {
     return Failure(ErrorCode::out_of_memory,
                    "an arena of {held} on '{device}' has no {requested} free for the stream of the "
@@ -139,6 +159,7 @@ struct ArenaResource::State {
 
 ArenaResource::ArenaResource(ResourceHandle upstream, const ArenaOptions& options)
     : state_(std::make_unique<State>()) {
+  free_abandoned();
   state_->options = options;
   state_->upstream = checked(upstream, options);
   if (options.bytes != 0) {
@@ -146,16 +167,88 @@ ArenaResource::ArenaResource(ResourceHandle upstream, const ArenaOptions& option
   }
 }
 
+namespace {
+
+/// Chunks of arenas that have ended, and whose device could not be waited for.
+struct Abandoned {
+  ResourceHandle upstream;
+  std::vector<Block> chunks;
+};
+struct AbandonedList {
+  std::mutex mutex;
+  std::vector<Abandoned> all;
+  std::atomic<bool> has_any = false;
+};
+AbandonedList& abandoned() {
+  static auto* const one = new AbandonedList;
+  return *one;
+}
+
+/// Waits for everything that may use the chunks, also for work on streams that Tern does not know.
+bool has_passed_everything(const Device& device) noexcept {
+  const Result<void> waited = DeviceState::of(device)->settle_idle();
+  return waited || waited.failure().code() == ErrorCode::device_lost ||
+         waited.failure().code() == ErrorCode::after_fork;
+}
+
+}  // namespace
+
+void ArenaResource::free_abandoned() noexcept {
+  AbandonedList& list = abandoned();
+  if (!list.has_any.load(std::memory_order_acquire)) return;
+  std::vector<Abandoned> waiting;
+  {
+    const std::lock_guard lock(list.mutex);
+    waiting.swap(list.all);
+    list.has_any.store(false, std::memory_order_release);
+  }
+  for (Abandoned& one : waiting) {
+    if (has_passed_everything(one.upstream->device())) {
+      for (const Block& chunk : one.chunks) one.upstream->deallocate(chunk, StreamRef());
+      continue;
+    }
+    const std::lock_guard lock(list.mutex);
+    try {
+      list.all.push_back(std::move(one));
+      list.has_any.store(true, std::memory_order_release);
+    } catch (const std::bad_alloc&) {
+      // The memory stays allocated: freeing it would be worse.
+    }
+  }
+}
+
 ArenaResource::~ArenaResource() {
+  free_abandoned();
   State& state = *state_;
+  // Later frees of blocks that outlive the arena fail, also if a new arena has this address.
+  for (const auto& [value, generation] : state.live) {
+    static_cast<void>(value);
+    end_block(generation, Mark{});
+  }
   if (state.chunks.empty() && state.rehearsed.empty()) return;
-  const Device device = state.upstream->device();
-  static_cast<void>(device.try_synchronize());
-  // Streams that other code has launched the graph on, and that Tern does not know now.
-  static_cast<void>(DeviceState::of(device)->settle_idle());
-  for (const auto& chunk : state.chunks) state.upstream->deallocate(chunk->memory, StreamRef());
-  for (const auto& [address, one] : state.rehearsed) {
-    state.upstream->deallocate(one.memory, StreamRef());
+  Abandoned held{state.upstream, {}};
+  const bool is_over = has_passed_everything(state.upstream->device());
+  const auto free_or_keep = [&](const Block& memory) {
+    if (is_over) {
+      state.upstream->deallocate(memory, StreamRef());
+      return;
+    }
+    try {
+      held.chunks.push_back(memory);
+    } catch (const std::bad_alloc&) {
+      // The memory stays allocated: freeing it would be worse.
+    }
+  };
+  for (const auto& chunk : state.chunks) free_or_keep(chunk->memory);
+  for (const auto& [address, one] : state.rehearsed) free_or_keep(one.memory);
+  if (is_over) return;
+  AbandonedList& list = abandoned();
+  const std::lock_guard lock(list.mutex);
+  try {
+    list.all.push_back(std::move(held));
+    list.has_any.store(true, std::memory_order_release);
+  } catch (const std::bad_alloc&) {
+    // As above.
   }
 }
 
@@ -220,6 +313,7 @@ Result<Block> ArenaResource::try_allocate_in_lane(const Request& request,
   if (!fits) return refuse(fits.failure());
   if (request.bytes == 0) return Block{};
   try {
+    state.live.reserve(state.live.size() + 1);
     const Result<State::Found> found = state.place(request, bytes, lane);
     if (!found) return refuse(found.failure());
     const Result<Generation> generation = try_begin_block({.address = found->address,
@@ -230,9 +324,15 @@ Result<Block> ArenaResource::try_allocate_in_lane(const Request& request,
                                                            .tag = request.tag,
                                                            .note = found->chunk});
     if (!generation) {
-      if (!state.rehearses()) state.unplace(found->address, found->chunk, lane);
+      if (state.rehearses()) {
+        static_cast<void>(
+            state.unrehearse(found->address, lane, true, request.stream, request.site));
+      } else {
+        state.unplace(found->address, found->chunk, lane);
+      }
       return refuse(generation.failure());
     }
+    state.live.emplace(generation->value(), *generation);
     state.counts.live_bytes += bytes;
     ++state.counts.live_blocks;
     state.counts.peak_live_bytes = std::max(state.counts.peak_live_bytes, state.counts.live_bytes);
@@ -244,33 +344,44 @@ Result<Block> ArenaResource::try_allocate_in_lane(const Request& request,
 
 Result<void> ArenaResource::try_deallocate(const Block& block, StreamRef stream,
                                            const CallSite& site) noexcept {
-  return try_deallocate_in_lane(block, static_cast<std::uintptr_t>(stream.id().value()), site);
+  return free_block(block, static_cast<std::uintptr_t>(stream.id().value()), Reuse::in_lane, stream,
+                    site);
 }
 
 Result<void> ArenaResource::try_deallocate_in_lane(const Block& block,
                                                    std::optional<std::uintptr_t> lane,
-                                                   CallSite site) noexcept {
+                                                   StreamRef last, CallSite site) noexcept {
+  return free_block(block, lane, Reuse::in_lane, last, site);
+}
+
+Result<void> ArenaResource::try_retire(const Block& block, CallSite site) noexcept {
+  if (state_->rehearses()) {
+    const Result<void> waited = DeviceState::of(device())->settle_idle();
+    if (!waited && waited.failure().code() != ErrorCode::device_lost) {
+      return Failure(waited.failure()).at(site);
+    }
+  }
+  return free_block(block, std::nullopt, Reuse::never, StreamRef(), site);
+}
+
+Result<void> ArenaResource::free_block(const Block& block, std::optional<std::uintptr_t> lane,
+                                       Reuse reuse, StreamRef last, CallSite site) noexcept {
   if (!block) return {};
   const Result<BlockFacts> claimed = try_claim_block(block, this);
   if (!claimed) return Failure(claimed.failure()).at(site);
   State& state = *state_;
   const std::lock_guard lock(state.mutex);
   if (state.rehearses()) {
-    const auto found = state.rehearsed.find(block.address);
-    // The memory goes back when its work is done, so the stream of the rehearsal frees it.
-    const StreamRef last =
-        claimed->stream ? DeviceState::find_stream(claimed->stream) : StreamRef();
-    const Result<void> freed = state.upstream->try_deallocate(found->second.memory, last, site);
+    const Result<void> freed =
+        state.unrehearse(block.address, lane, reuse == Reuse::in_lane, last, site);
     if (!freed) {
       unclaim_block(block.generation);
       return freed;
     }
-    state.counts.reserved_bytes -= found->second.memory.bytes;
-    state.rehearsal.put(found->second.offset, lane);
-    state.rehearsed.erase(found);
-  } else {
+  } else if (reuse == Reuse::in_lane) {
     state.unplace(block.address, claimed->note, lane);
   }
+  state.live.erase(block.generation.value());
   state.counts.live_bytes -= block.bytes;
   --state.counts.live_blocks;
   ++state.counts.frees;

@@ -27,9 +27,7 @@ constexpr std::size_t polled_per_allocation = 4;
 /// The owners by their resource. Never destroyed, because memory may be freed after main().
 struct Registry {
   std::mutex mutex;
-  std::unordered_map<const Resource*, std::weak_ptr<PointerOwner>> by_resource;
-  std::unordered_map<const Resource*, PointerOwner*> all;  // also owners that are released
-  std::uint32_t next_number = 0;
+  std::unordered_map<const Resource*, PointerOwner*> owners;  // also those that are released
 };
 Registry& registry() {
   static auto* const one = new Registry;
@@ -68,39 +66,34 @@ std::shared_ptr<PointerOwner> PointerOwner::of(ResourceHandle resource) {
   }
   const Resource* const key = resource.get();
   Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  std::weak_ptr<PointerOwner>& known = all.by_resource[key];
-  if (std::shared_ptr<PointerOwner> owner = known.lock()) return owner;
-  const auto released = all.all.find(key);
-  const bool is_new = released == all.all.end();
-  std::unique_ptr<PointerOwner> made;
-  if (is_new) {
-    std::uint32_t number = 0;
-    while (number < max_owners && owners_[number].load(std::memory_order_relaxed) != nullptr) {
-      ++number;
+  PointerOwner* owner = nullptr;
+  {
+    const std::lock_guard lock(all.mutex);
+    const auto known = all.owners.find(key);
+    if (known != all.owners.end()) {
+      owner = known->second;
+      if (owner->is_released_.exchange(false)) released_owners.fetch_sub(1);
+    } else {
+      std::uint32_t number = 0;
+      while (number < max_owners && owners_[number].load(std::memory_order_relaxed) != nullptr) {
+        ++number;
+      }
+      if (number == max_owners) {
+        raise(Failure(ErrorCode::capacity,
+                      "{max} resources have memory that is freed by its address, which is the "
+                      "maximum. Free the memory of some of them.")
+                  .with("max", max_owners));
+      }
+      auto made = std::make_unique<PointerOwner>(std::move(resource));
+      made->number_ = number;
+      all.owners.emplace(key, made.get());
+      owner = made.release();
+      owners_[number].store(owner, std::memory_order_release);
     }
-    if (number == max_owners) {
-      raise(Failure(ErrorCode::capacity,
-                    "{max} resources have memory that is freed by its address, which is the "
-                    "maximum. Free the memory of some of them.")
-                .with("max", max_owners));
-    }
-    made = std::make_unique<PointerOwner>(std::move(resource));
-    made->number_ = number;
-    all.all.emplace(key, made.get());
+    ++owner->handles_;
   }
-  PointerOwner* const owner = is_new ? made.get() : released->second;
-  // If the reference count cannot be allocated, the deleter runs, and the owner is released.
-  owners_[owner->number_].store(owner, std::memory_order_release);
-  if (is_new) {
-    static_cast<void>(made.release());
-  } else {
-    owner->is_released_.store(false, std::memory_order_relaxed);
-    released_owners.fetch_sub(1, std::memory_order_relaxed);
-  }
-  std::shared_ptr<PointerOwner> handle(owner, [](PointerOwner* last) { release(last); });
-  known = handle;
-  return handle;
+  // Without memory for the reference count, the deleter runs, so the lock must not be held.
+  return std::shared_ptr<PointerOwner>(owner, [](PointerOwner* last) { release(last); });
 }
 
 void PointerOwner::release(PointerOwner* owner) noexcept {
@@ -108,7 +101,9 @@ void PointerOwner::release(PointerOwner* owner) noexcept {
   owner->wait_for_delayed();
   {
     const std::lock_guard lock(registry().mutex);
-    if (!owner->is_released_.exchange(true)) released_owners.fetch_add(1);
+    if (--owner->handles_ != 0) return;
+    owner->is_released_.store(true);
+    released_owners.fetch_add(1);
   }
   end_if_unused(number);
 }
@@ -124,8 +119,7 @@ void PointerOwner::end_if_unused(std::uint32_t number) noexcept {
   ended.reset(owner);
   released_owners.fetch_sub(1);
   owners_[number].store(nullptr, std::memory_order_release);
-  all.all.erase(owner->resource_.get());
-  all.by_resource.erase(owner->resource_.get());
+  all.owners.erase(owner->resource_.get());
 }
 
 std::int64_t PointerOwner::live() const noexcept {
@@ -200,7 +194,7 @@ Result<void> PointerOwner::try_free_taken(AddressEntry entry, void* address, Str
                            ? owner.free_after_uses(*block, stream, address, site)
                            : owner.resource_->try_deallocate(*block, stream, site);
   if (!freed) {
-    static_cast<void>(AddressMap::try_put(address, entry));
+    AddressMap::restore(address, entry);
     return freed;
   }
   if (!entry.has_other_uses()) owner.note_freed();
@@ -209,8 +203,9 @@ Result<void> PointerOwner::try_free_taken(AddressEntry entry, void* address, Str
 
 void PointerOwner::note_freed() noexcept {
   const std::uint32_t number = number_;
+  // The count comes before the load, and a release before its sum: one of the two sees the other.
   count(-1);
-  if (released_owners.load(std::memory_order_relaxed) != 0) [[unlikely]]
+  if (released_owners.load() != 0) [[unlikely]]
     end_if_unused(number);
 }
 
@@ -226,16 +221,35 @@ Result<void> PointerOwner::try_add_use(const void* address, AddressEntry entry, 
   static_cast<void>(stream.next_mark());
   try {
     const std::lock_guard lock(delayed_mutex_);
+    // Another thread may have recorded a use since the caller read the entry.
+    const AddressEntry now = AddressMap::get(address);
+    if (!now.is_same_block(entry)) return not_live(address, site);
     std::vector<StreamRef>& streams = uses_[address];
     if (std::find(streams.begin(), streams.end(), stream) == streams.end()) {
       streams.push_back(stream);
     }
-    if (entry.has_other_uses() || AddressMap::set_other_uses(address, entry)) return {};
-    uses_.erase(address);
+    if (now.has_other_uses() || AddressMap::set_other_uses(address, now)) return {};
+    uses_.erase(address);  // another thread has taken the entry
   } catch (const std::bad_alloc&) {
     return no_host_memory("the streams that use a block", site);
   }
   return not_live(address, site);
+}
+
+Result<StreamRef> PointerOwner::try_order_of(StreamId id, CallSite site) noexcept {
+  const Device& device = resource_->device();
+  DeviceState& state = *DeviceState::of(device);
+  const StreamRef stream = id ? state.stream_of(id) : StreamRef();
+  if (!id || (stream.id() && DeviceState::state_of(stream)->accepts_frees_as(id))) return stream;
+  // A stream of Tern that has ended left a mark after its last work. Other code may have submitted
+  // work to its stream since Tern borrowed it last, and only a wait for the whole device covers
+  // that.
+  if (!device.can(Capability::borrowed_streams)) return stream;
+  if (const Result<void> waited = state.settle_idle();
+      !waited && waited.failure().code() != ErrorCode::device_lost) {
+    return Failure(waited.failure()).at(site);
+  }
+  return StreamRef();
 }
 
 Result<void> PointerOwner::free_after_uses(const Block& block, StreamRef stream,
@@ -248,31 +262,37 @@ Result<void> PointerOwner::free_after_uses(const Block& block, StreamRef stream,
   }
   DelayedFree delayed{.block = block, .stream = stream, .marks = {}};
   Result<void> freed;
+  DeviceState& device = *DeviceState::of(resource_->device());
   try {
-    for (const StreamRef& user : uses.mapped()) {
+    for (std::size_t i = 0; !uses.empty() && i < uses.mapped().size() && freed; ++i) {
+      const StreamRef user = uses.mapped()[i];
       if (user == stream) continue;
-      // Also valid for a stream that has ended, or that nobody borrows now.
-      if (const Mark mark = resource_->device().next_mark(user.id())) {
+      const Result<StreamRef> order = try_order_of(user.id(), site);
+      if (!order) {
+        freed = order.failure();
+      } else if (const Mark mark = device.next_mark_of_free(order->id()); order->id() && mark) {
         delayed.marks.push_back(mark);
       }
     }
-    if (!is_unused(delayed)) {
+    // Nobody would look at a delayed free of a resource without allocators.
+    if (freed && !is_released_.load() && !is_unused(delayed)) {
       const std::lock_guard lock(delayed_mutex_);
       delayed_.push_back(std::move(delayed));
       has_delayed_.store(true, std::memory_order_release);
       return {};
     }
   } catch (const std::bad_alloc&) {
-    // Without host memory for the list, wait now.
-    for (const StreamRef& user : uses.mapped()) {
-      const Result<void> waited = Device::try_wait(resource_->device().next_mark(user.id()), site);
-      if (!waited && waited.failure().code() != ErrorCode::device_lost && freed) freed = waited;
-    }
+    // Without host memory for the list, wait for everything.
+    freed = device.settle_idle();
   }
+  for (const Mark mark : delayed.marks) {
+    if (freed) freed = Device::try_wait(mark, site);
+  }
+  if (!freed && freed.failure().code() == ErrorCode::device_lost) freed = Result<void>();
   if (freed) freed = resource_->try_deallocate(block, stream, site);
   if (freed) {
     note_freed();
-  } else {
+  } else if (!uses.empty()) {
     const std::lock_guard lock(delayed_mutex_);
     uses_.insert(std::move(uses));
   }
@@ -342,6 +362,8 @@ bool PointerOwner::wait_for_delayed() noexcept {
   if (before == 0) return true;
   std::vector<Mark> marks;
   try {
+    // While another thread polls, entries are missing.
+    const std::lock_guard polling(poll_mutex_);
     const std::lock_guard lock(delayed_mutex_);
     for (const DelayedFree& one : delayed_) {
       marks.insert(marks.end(), one.marks.begin(), one.marks.end());
@@ -377,9 +399,12 @@ Result<void> PointerAllocator::try_free_in_order(void* address, CallSite site) n
   if (!entry) return PointerOwner::not_live(address, site);
   const BlockPlace* const place = find_place(entry.slot());
   const StreamId id = place == nullptr ? StreamId() : place->stream.load(std::memory_order_relaxed);
-  const Device& device = PointerOwner::of(entry).resource()->device();
-  const StreamRef stream = id ? DeviceState::of(device)->stream_of(id) : StreamRef();
-  return PointerOwner::try_free_taken(entry, address, stream, site);
+  const Result<StreamRef> stream = PointerOwner::of(entry).try_order_of(id, site);
+  if (!stream) {
+    AddressMap::restore(address, entry);
+    return stream.failure();
+  }
+  return PointerOwner::try_free_taken(entry, address, *stream, site);
 }
 
 Result<void> PointerAllocator::try_record_use(void* address, StreamRef stream,

@@ -53,6 +53,10 @@ class PointerOwner {
   [[nodiscard]] static Result<Block> try_block(AddressEntry entry, const void* address) noexcept;
   [[nodiscard]] static Failure not_live(const void* address, CallSite site = {}) noexcept;
 
+  /// Returns the stream for a free in the order of a stream with this id: no stream if the host has
+  /// waited for the work. Waits for the device if the stream is foreign and the device does not
+  /// keep it any more.
+  [[nodiscard]] Result<StreamRef> try_order_of(StreamId id, CallSite site) noexcept;
   [[nodiscard]] Result<void> try_add_use(const void* address, AddressEntry entry, StreamRef stream,
                                          CallSite site) noexcept;
 
@@ -85,7 +89,7 @@ class PointerOwner {
   /// Ends the owner with this number if no allocator refers to it and nothing is live.
   static void end_if_unused(std::uint32_t number) noexcept;
   void count(std::int64_t change) noexcept {
-    counts_[this_thread() % counts_.size()].live.fetch_add(change, std::memory_order_relaxed);
+    counts_[this_thread() % counts_.size()].live.fetch_add(change);
   }
   [[nodiscard]] std::int64_t live() const noexcept;
 
@@ -99,6 +103,7 @@ class PointerOwner {
   const ResourceHandle resource_;
   ArenaResource* const arena_;
   std::uint32_t number_ = 0;
+  std::size_t handles_ = 0;  // references to this owner; guarded by the mutex of the registry
   std::atomic<bool> is_released_ = false;
   std::atomic<bool> has_delayed_ = false;  // delayed_ is not empty; written with the lock held
   std::array<Count, 16> counts_;

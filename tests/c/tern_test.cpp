@@ -344,6 +344,42 @@ TEST_P(CApiTest, ARehearsalReturnsTheExactSizeOfAnArena) {
   ASSERT_EQ(tern_release_arena(0, {1, 1}), TERN_OK);
 }
 
+/// Memory of the default stream, which is NULL, is not free for other streams.
+TEST_P(CApiTest, AnArenaKeepsTheMemoryOfTheDefaultStreamApart) {
+  ASSERT_EQ(tern_set_plugin(TERN_TORCH, 0, pool), TERN_OK);
+  ASSERT_EQ(tern_begin_arena(0, {5, 5}, nullptr, nullptr), TERN_OK);
+  int other_stream = 0;
+  void* const first = tern_torch_malloc(1000, 0, nullptr);
+  EXPECT_EQ(tern_free(first, nullptr), TERN_OK);
+  void* const second = tern_torch_malloc(1000, 0, &other_stream);
+  EXPECT_NE(second, first);
+  void* const again = tern_torch_malloc(1000, 0, nullptr);
+  EXPECT_EQ(again, first);
+  // What several streams have used in a capture is not used again.
+  EXPECT_EQ(tern_record_use(again, &other_stream), TERN_OK);
+  tern_torch_free(again, 1000, 0, nullptr);
+  void* const third = tern_torch_malloc(1000, 0, nullptr);
+  EXPECT_NE(third, again);
+  tern_torch_free(second, 1000, 0, nullptr);
+  tern_torch_free(third, 1000, 0, nullptr);
+  EXPECT_EQ(tern_end_arena(0, {5, 5}), TERN_OK);
+  EXPECT_EQ(tern_release_arena(0, {5, 5}), TERN_OK);
+}
+
+TEST_P(CApiTest, AFilterMayCallTheCApi) {
+  ASSERT_EQ(tern_set_plugin(TERN_TORCH, 0, pool), TERN_OK);
+  const tern_stream_filter filter = [](void*, void*) {
+    std::size_t held = 0;
+    return int{tern_get_arena(0, {6, 6}, &held, nullptr) == TERN_OK};
+  };
+  ASSERT_EQ(tern_begin_arena(0, {6, 6}, filter, nullptr), TERN_OK);
+  void* const address = tern_torch_malloc(1000, 0, nullptr);
+  EXPECT_NE(address, nullptr);
+  tern_torch_free(address, 1000, 0, nullptr);
+  EXPECT_EQ(tern_end_arena(0, {6, 6}), TERN_OK);
+  EXPECT_EQ(tern_release_arena(0, {6, 6}), TERN_OK);
+}
+
 TEST_P(CApiTest, TheFunctionsOfPyTorchKeepItsRules) {
   ASSERT_EQ(tern_set_plugin(TERN_TORCH, 0, pool), TERN_OK);
   try {

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "support/thorough.hpp"
@@ -180,6 +182,29 @@ TEST_F(ArenaResourceTest, LosesNothingWhenItsUpstreamFails) {
     budget->drain();
     EXPECT_EQ(budget->charged_bytes(), 0u) << nth;
   }
+}
+
+TEST_F(ArenaResourceTest, BlocksThatOutliveTheArenaAreNoBlocksOfItsSuccessor) {
+  std::optional<ArenaResource> arena(std::in_place, limited);
+  const Block block = arena->allocate({.bytes = 1000, .stream = stream});
+  arena.emplace(limited);  // at the same address
+  const Result<void> late = arena->try_deallocate(block, stream);
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.failure().code(), ErrorCode::use_after_free);
+  EXPECT_EQ(arena->statistics().live_bytes, 0u);
+}
+
+TEST_F(ArenaResourceTest, RetiredBlocksAreNotUsedAgain) {
+  ArenaResource arena(limited), rehearsal(limited, {.rehearse = true});
+  for (ArenaResource* const one : {&arena, &rehearsal}) {
+    const Block block = one->allocate({.bytes = 1000, .stream = stream});
+    EXPECT_TRUE(one->try_retire(block));
+    EXPECT_FALSE(one->try_retire(block));
+    one->deallocate(one->allocate({.bytes = 1000, .stream = stream}), stream);
+    EXPECT_EQ(one->needed_bytes(), 2048u);
+  }
+  EXPECT_EQ(arena.statistics().live_bytes, 0u);
+  EXPECT_EQ(rehearsal.held_bytes(), 0u);
 }
 
 TEST_F(ArenaResourceTest, ServesThreads) {

@@ -208,6 +208,52 @@ TEST_F(PointerAllocatorTest, KeepsTheResourceUntilTheLastFree) {
   PointerAllocator::free(last->allocate({.bytes = 1000, .stream = stream}), stream);
 }
 
+/// The last reference waits for delayed frees. Meanwhile another thread makes a new allocator.
+TEST_F(PointerAllocatorTest, AResourceThatIsTakenUpAgainDoesNotEnd) {
+  auto mine = std::make_shared<PoolResource>(device);
+  auto last = std::make_unique<PointerAllocator>(mine);
+  void* const address = last->allocate({.bytes = 1000, .stream = stream});
+  other.wait(stream.mark());
+  use(other, address, 1000);
+  PointerAllocator::record_use(address, other);
+  PointerAllocator::free(address, stream);
+  std::unique_ptr<PointerAllocator> next;
+  test::Thread ends([&] { last.reset(); });
+  next = std::make_unique<PointerAllocator>(mine);
+  ends = {};
+  EXPECT_EQ(next->resource(), mine);
+  PointerAllocator::free(next->allocate({.bytes = 1000, .stream = stream}), stream);
+}
+
+TEST_F(PointerAllocatorTest, ThreadsRecordUsesOfOneBlock) {
+  std::vector<Stream> streams;
+  for (int i = 0; i < 4; ++i) streams.emplace_back(device);
+  for (int round = 0; round < (test::is_sanitized ? 100 : 1000); ++round) {
+    void* const address = allocator.allocate({.bytes = 1000, .stream = stream});
+    std::vector<test::Thread> threads;
+    for (const Stream& one : streams) {
+      threads.emplace_back([&] { EXPECT_TRUE(PointerAllocator::try_record_use(address, one)); });
+    }
+    threads.clear();
+    EXPECT_TRUE(PointerAllocator::try_free(address, stream));
+  }
+  device.synchronize();
+  EXPECT_EQ(allocator.poll(), 0u);
+}
+
+TEST_F(PointerAllocatorTest, AFreeWithoutAnAllocatorWaitsForTheUsesOfItsBlock) {
+  auto mine = std::make_shared<PoolResource>(device);
+  const std::weak_ptr<PoolResource> watched = mine;
+  auto last = std::make_unique<PointerAllocator>(std::move(mine));
+  void* const address = last->allocate({.bytes = 1000, .stream = stream});
+  other.wait(stream.mark());
+  use(other, address, 1000);
+  PointerAllocator::record_use(address, other);
+  last.reset();
+  PointerAllocator::free(address, stream);
+  EXPECT_TRUE(watched.expired());
+}
+
 TEST_F(PointerAllocatorTest, RefusesNoResource) {
   EXPECT_THROW(PointerAllocator(nullptr), InvalidArgument);
 }
@@ -372,12 +418,41 @@ TEST_F(PointersOfForeignStreamsTest, AFreeInOrderMayFollowTheEndOfTheStream) {
   void* const other = allocate(second);
   EXPECT_NE(other, address) << "the first stream has not passed the free";
   bench.fill(other, 4096, 7, {reinterpret_cast<std::uintptr_t>(second)});
-  PointerAllocator::free_in_order(other);
+  PointerAllocator::free(other, borrow(second));
   test::Thread([&] { bench.fake.resume(hold); }).join();
   device.synchronize();
   bench.end_foreign(second);
   EXPECT_EQ(pool->statistics().live_blocks, 0u);
   EXPECT_GT(pool->trim(0), 0u);
+}
+
+/// The device does not keep the stream, so its last mark is as old as the loan.
+TEST_F(PointersOfForeignStreamsTest, AFreeInOrderWaitsForAStreamThatIsNotKept) {
+  const CUstream foreign = bench.foreign_stream();
+  void* const address = allocate(foreign);
+  bench.fill(address, 4096, 7, {reinterpret_cast<std::uintptr_t>(foreign)});
+  const std::uint64_t waits = bench.fake.calls("cuCtxSynchronize");
+  PointerAllocator::free_in_order(address);
+  EXPECT_GT(bench.fake.calls("cuCtxSynchronize"), waits);
+  void* const next = allocator.allocate({.bytes = 4096});
+  PointerAllocator::free(next, StreamRef());
+  bench.end_foreign(foreign);
+}
+
+TEST_F(PointersOfForeignStreamsTest, ARecordedUseCoversWorkUntilTheFree) {
+  const CUstream first = bench.foreign_stream(), second = bench.foreign_stream();
+  warm_up(first);
+  warm_up(second);
+  void* const address = allocate(first);
+  PointerAllocator::record_use(address, borrow(second));
+  const std::uint64_t hold = bench.fake.hold(second);
+  bench.fill(address, 4096, 7, {reinterpret_cast<std::uintptr_t>(second)});
+  PointerAllocator::free_in_order(address);
+  EXPECT_NE(allocate(first), address);
+  test::Thread([&] { bench.fake.resume(hold); }).join();
+  device.synchronize();
+  bench.end_foreign(first);
+  bench.end_foreign(second);
 }
 
 TEST_F(PointersOfForeignStreamsTest, ARecordedUseDelaysAFreeWithoutALoan) {

@@ -82,12 +82,24 @@ class TERN_EXPORT ArenaResource final : public Resource {
   /// without a lane uses the lane of the allocation.
   [[nodiscard]] Result<Block> try_allocate_in_lane(const Request& request,
                                                    std::uintptr_t lane) noexcept;
+  /// A rehearsal frees the memory in the order of `last`.
   [[nodiscard]] Result<void> try_deallocate_in_lane(const Block& block,
                                                     std::optional<std::uintptr_t> lane,
+                                                    StreamRef last = {},
                                                     CallSite site = CallSite::here()) noexcept;
+  /// Frees a block that several streams have used. Nothing knows their order when a graph runs, so
+  /// its range is not used again. A rehearsal waits for the device.
+  [[nodiscard]] Result<void> try_retire(const Block& block,
+                                        CallSite site = CallSite::here()) noexcept;
+  /// Frees the chunks of arenas that ended while a wait for their device was impossible, such as
+  /// during a capture. Arenas that begin or end call it too.
+  static void free_abandoned() noexcept;
 
  private:
   struct State;
+  enum class Reuse : bool { in_lane, never };
+  [[nodiscard]] Result<void> free_block(const Block& block, std::optional<std::uintptr_t> lane,
+                                        Reuse reuse, StreamRef last, CallSite site) noexcept;
   const std::unique_ptr<State> state_;
 };
 
