@@ -121,8 +121,10 @@ def run(mode: str, with_graph: bool) -> dict[str, Any]:
     if mode in ("use", "enable"):
         import ternmem.torch
 
-        # Under a limit a pool holds single pages, so it holds little more than what is live.
-        pool = tern.Pool("cuda:0", limit_bytes=tern.open_device("cuda:0").memory().total_bytes)
+        # Under a limit a pool holds single pages: it has less memory that nothing uses after a warm-up, and moves pages
+        # while sizes change.
+        limit_bytes = tern.open_device("cuda:0").memory().total_bytes if with_graph else 0
+        pool = tern.Pool("cuda:0", limit_bytes=limit_bytes)
         resource = tern.BudgetResource(pool, tern.Budget("training", None))
         if mode == "enable":
             ternmem.torch.enable(resource)

@@ -19,7 +19,7 @@ namespace {
 /// A stream that is borrowed for each call would get an event only when somebody needs one, and
 /// that event would also cover all later work. An event now and then tells which older frees are
 /// done.
-constexpr unsigned allocations_per_mark = 32;
+constexpr unsigned allocations_per_mark = 256;
 thread_local unsigned allocations_of_thread = 0;
 
 /// A forked child has nothing to free.

@@ -13,6 +13,7 @@
 #include "c/handles.hpp"
 #include "c/plugins.hpp"
 #include "tern/core/bytes.hpp"
+#include "tern/memory/arena_resource.hpp"
 #include "tern/memory/budget_resource.hpp"
 #include "tern/memory/default_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
@@ -69,7 +70,11 @@ void* tern_torch_base(void* address, size_t* bytes) {
 void tern_torch_empty_cache(void) {
   for (int ordinal = 0; ordinal < max_ordinals; ++ordinal) {
     if (const auto resource = plugin_of(TERN_TORCH, ordinal)) {
+      // As PyTorch's own allocator does: frees that have no event yet are complete then. During a
+      // capture the wait fails, and what is known to be free is returned.
+      static_cast<void>(resource->resource->device().try_synchronize());
       resource->owner->poll(SIZE_MAX);
+      ArenaResource::free_abandoned();
       resource->resource->trim(0);
     }
   }

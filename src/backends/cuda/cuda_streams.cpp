@@ -416,7 +416,13 @@ Result<bool> CudaStreams::query(NativeEvent event) noexcept {
 Result<void> CudaStreams::synchronize(NativeEvent event) noexcept {
   const ContextScope scope(context_);
   if (!scope) return scope.failure();
-  return context_.check(context_.cu().cuEventSynchronize(event_of(event)), "cuEventSynchronize");
+  const CUresult waited = context_.cu().cuEventSynchronize(event_of(event));
+  if (waited == CUDA_ERROR_INVALID_VALUE) {
+    // The driver's answer for an event that was recorded in a capture. The query names the reason.
+    const CUresult state = context_.cu().cuEventQuery(event_of(event));
+    if (is_about_capture(state)) return context_.check(state, "cuEventSynchronize");
+  }
+  return context_.check(waited, "cuEventSynchronize");
 }
 
 Result<std::uint64_t> CudaStreams::elapsed_ns(NativeEvent start, NativeEvent end) noexcept {
