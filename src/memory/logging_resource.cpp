@@ -10,7 +10,7 @@ namespace {
 
 std::atomic<std::uint64_t> last_order = 0;
 std::atomic<std::uint32_t> last_thread = 0;
-thread_local std::uint32_t this_thread = 0;
+thread_local std::uint32_t own_number = 0;
 /// True while this thread is inside a sink.
 thread_local bool is_writing = false;
 
@@ -31,8 +31,8 @@ LoggingResource::LoggingResource(ResourceHandle upstream, LogSinkHandle sink)
 
 void LoggingResource::write(LogRecord& record, const Failure* failure) noexcept {
   if (record.order == 0) record.order = next_order();
-  if (this_thread == 0) this_thread = last_thread.fetch_add(1) + 1;
-  record.thread = this_thread;
+  if (own_number == 0) own_number = last_thread.fetch_add(1) + 1;
+  record.thread = own_number;
   record.device = device().id();
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   record.time_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(now).count());

@@ -2679,7 +2679,7 @@ def cupy_functions(current_stream: object, refuse: object) -> tuple[typing.Any, 
     """
     Return the addresses of the functions for ``cupy.cuda.CFunctionAllocator``.
 
-    ``current_stream`` is the capsule of CuPy's C function, and ``refuse(bytes, ordinal, message)`` raises CuPy's exception. It is kept from the first call on.
+    ``current_stream`` is the capsule of CuPy's C function, and ``refuse(bytes, ordinal, status, message)`` raises the exception. It is kept from the first call on.
     """
 
 __version__: str
