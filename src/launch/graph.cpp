@@ -42,12 +42,12 @@ namespace {
 
 /// Graphs without handles whose launches are in flight. A lock-free stack that is taken as a whole,
 /// so a forked child cannot find a lock held.
-std::atomic<GraphState*> waiting = nullptr;
+std::atomic<GraphState*> waiting_graphs = nullptr;
 
 void wait_for(GraphState* state) noexcept {
-  state->next = waiting.load(std::memory_order_relaxed);
-  while (!waiting.compare_exchange_weak(state->next, state, std::memory_order_release,
-                                        std::memory_order_relaxed)) {
+  state->next = waiting_graphs.load(std::memory_order_relaxed);
+  while (!waiting_graphs.compare_exchange_weak(state->next, state, std::memory_order_release,
+                                               std::memory_order_relaxed)) {
   }
 }
 
@@ -115,7 +115,7 @@ Result<void> add_use(UseScope& uses, const LaunchArgument& use, CallSite site) n
 
 std::size_t poll_graphs() noexcept {
   std::size_t left = 0;
-  GraphState* state = waiting.exchange(nullptr, std::memory_order_acquire);
+  GraphState* state = waiting_graphs.exchange(nullptr, std::memory_order_acquire);
   while (state != nullptr) {
     GraphState* const next = state->next;
     if (state->is_done()) {
