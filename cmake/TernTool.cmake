@@ -8,7 +8,7 @@ file(GLOB tern_tool_sources CONFIGURE_DEPENDS
      "${PROJECT_SOURCE_DIR}/tools/*.cpp" "${PROJECT_SOURCE_DIR}/tools/formats/*.cpp"
      "${PROJECT_SOURCE_DIR}/tools/report/*.cpp"
      "${PROJECT_SOURCE_DIR}/tools/top/*.cpp" "${PROJECT_SOURCE_DIR}/tools/check/*.cpp"
-     "${PROJECT_SOURCE_DIR}/tools/replay/*.cpp" "${PROJECT_SOURCE_DIR}/tools/rehearse/*.cpp"
+     "${PROJECT_SOURCE_DIR}/tools/doctor/*.cpp" "${PROJECT_SOURCE_DIR}/tools/replay/*.cpp" "${PROJECT_SOURCE_DIR}/tools/rehearse/*.cpp"
      "${PROJECT_SOURCE_DIR}/bench/*.cpp")
 list(FILTER tern_tool_sources EXCLUDE REGEX "/tools/main\\.cpp$")
 

@@ -10,9 +10,16 @@
 namespace tern::tools {
 
 struct InfoOptions {
+  bool all = false;
   bool json = false;
 };
 int run_info(const InfoOptions& options);
+
+struct DoctorOptions {
+  bool json = false;
+};
+/// Returns 1 if a check found a problem. Advice is none.
+int run_doctor(const DoctorOptions& options);
 
 struct BenchOptions {
   std::string filter;

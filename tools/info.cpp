@@ -1,9 +1,11 @@
-// `tern info`: prints the machine as Tern sees it.
+// `tern info`: prints the machine as Tern sees it, in about ten lines, or in full with --all.
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "tern/backends/catalog.hpp"
 #include "tern/core/bytes.hpp"
@@ -74,6 +76,9 @@ Json collect() {
                                      {"purpose", variable.purpose}});
   }
   json["unknown_variables"] = (*config)->unknown_names;
+  if (const Result<Device> best = try_open_best_device(); best) {
+    json["best_device"] = best->info().spec;
+  }
   return json;
 }
 
@@ -82,7 +87,7 @@ std::string size(const Json& json, const char* key) {
   return format_bytes(json.at(key).get<std::uint64_t>());
 }
 
-void print_device(const Json& device) {
+void print_full_device(const Json& device) {
   if (device.contains("error")) {
     fmt::print("  {}  {}\n", text(device, "spec"), red(text(device, "error")));
     return;
@@ -104,7 +109,7 @@ void print_device(const Json& device) {
   if (!cannot.empty()) fmt::print("    cannot     {}\n", dim(cannot));
 }
 
-void print(const Json& json) {
+void print_full(const Json& json) {
   fmt::print("{}  {}\n\n", bold("Tern " + text(json, "version")), dim(text(json, "compiler")));
   for (const Json& backend : json.at("backends")) {
     if (!backend.at("available").get<bool>()) {
@@ -116,7 +121,7 @@ void print(const Json& json) {
       fmt::print("  {}", dim(option.get<std::string>()));
     }
     fmt::print("\n");
-    for (const Json& device : backend.at("devices")) print_device(device);
+    for (const Json& device : backend.at("devices")) print_full_device(device);
     for (const Json& device : backend.at("unusable_devices")) {
       fmt::print("  {}\n", dim("not used: " + device.get<std::string>()));
     }
@@ -137,6 +142,73 @@ void print(const Json& json) {
   }
 }
 
+/// Prints two columns: the label, and the text in lines that fit the terminal.
+void print_row(std::string_view label, std::string_view text, bool is_absent = false) {
+  constexpr std::size_t indent = 14;
+  const std::string lines = wrapped(text, indent, terminal_columns());
+  const std::string padded = fmt::format("{:<{}}", label, indent - 2);
+  fmt::print("  {}{}\n", is_absent ? dim(padded) : bold(padded), is_absent ? dim(lines) : lines);
+}
+
+std::string in_short(const Json& device) {
+  if (device.contains("error")) return text(device, "error");
+  const int processors = device.at("processors").get<int>();
+  std::string line = fmt::format("{}, {} {}", text(device, "name"), processors,
+                                 processors == 1 ? "processor" : "processors");
+  if (device.contains("total_bytes")) {
+    line += fmt::format(", {} free of {}", size(device, "free_bytes"), size(device, "total_bytes"));
+  }
+  return line;
+}
+
+/// One row per device; devices that differ only by their number share one.
+void print_devices_in_short(const Json& devices) {
+  for (std::size_t first = 0; first < devices.size();) {
+    const std::string line = in_short(devices[first]);
+    std::size_t last = first;
+    while (last + 1 < devices.size() && in_short(devices[last + 1]) == line) ++last;
+    const std::string spec = text(devices[first], "spec");
+    print_row(first == last ? spec : fmt::format("{}..{}", spec, last), line);
+    first = last + 1;
+  }
+}
+
+void print_short(const Json& json) {
+  fmt::print("{}\n\n", bold("Tern " + text(json, "version")));
+  for (const Json& backend : json.at("backends")) {
+    if (!backend.at("available").get<bool>()) {
+      print_row(text(backend, "name"), text(backend, "reason"), true);
+      continue;
+    }
+    print_devices_in_short(backend.at("devices"));
+    for (const Json& device : backend.at("unusable_devices")) {
+      print_row(text(backend, "name"), "not used: " + device.get<std::string>(), true);
+    }
+  }
+  fmt::print("\n");
+  if (json.contains("configuration_error")) {
+    print_row("settings", text(json, "configuration_error"));
+    return;
+  }
+  if (json.contains("best_device")) {
+    print_row("default", fmt::format("open_best_device() opens {}", text(json, "best_device")));
+  }
+  std::string settings;
+  for (const Json& variable : json.at("configuration")) {
+    const std::string variable_name = text(variable, "name");
+    if (std::getenv(variable_name.c_str()) == nullptr) continue;
+    settings +=
+        fmt::format("{}{}={}", settings.empty() ? "" : " ", variable_name, text(variable, "value"));
+  }
+  print_row("settings", settings.empty() ? "no TERN_ variable is set" : settings);
+  for (const Json& name : json.at("unknown_variables")) {
+    print_row("", fmt::format("{} is not a variable of Tern; check the spelling",
+                              name.get<std::string>()));
+  }
+  print_row("next",
+            "`tern info --all` for details, `tern doctor` for limits, `tern tour` for a start");
+}
+
 }  // namespace
 
 int run_info(const InfoOptions& options) {
@@ -144,7 +216,7 @@ int run_info(const InfoOptions& options) {
   if (options.json) {
     fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
   } else {
-    print(json);
+    options.all ? print_full(json) : print_short(json);
   }
   return json.contains("configuration_error") ? 2 : 0;
 }

@@ -18,9 +18,21 @@ namespace {
 using namespace tern::tools;
 
 CLI::App* add_info(CLI::App& app, InfoOptions& options) {
-  CLI::App* command = app.add_subcommand(
-      "info", "Show the backends (and why one is absent), the devices and the configuration");
+  CLI::App* command =
+      app.add_subcommand("info", "Show which devices this machine has, and why others are absent");
+  command->add_flag(
+      "--all", options.all,
+      "also show what each device can do, the options of each backend and the settings");
   command->add_flag("--json", options.json, "print JSON instead of text");
+  return command;
+}
+
+CLI::App* add_doctor(CLI::App& app, DoctorOptions& options) {
+  CLI::App* command = app.add_subcommand(
+      "doctor",
+      "Check the drivers, permissions and limits of this machine, and say what to change");
+  command->add_flag("--json", options.json, "print JSON instead of text");
+  command->footer("Exit status: 0 if nothing is broken, 1 if something is.");
   return command;
 }
 
@@ -216,6 +228,8 @@ int run(int argc, char** argv) {
 
   InfoOptions info;
   CLI::App* const info_command = add_info(app, info);
+  DoctorOptions doctor;
+  CLI::App* const doctor_command = add_doctor(app, doctor);
   BenchOptions bench;
   CLI::App* const bench_command = add_bench(app, bench);
   CheckOptions check;
@@ -259,6 +273,7 @@ int run(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   if (*info_command) return run_info(info);
+  if (*doctor_command) return run_doctor(doctor);
   if (*bench_command) return run_bench(bench);
   if (*check_command) return run_check(check);
   if (*report_command) return run_report(report);

@@ -183,6 +183,7 @@ std::string python_text(std::string text) {
       {"Device::can", "Device.capabilities"},
       {"Column::pack", "Column.pack"},
       {"`tern info` lists", "Device.capabilities lists"},
+      {"`tern info --all` lists", "Device.capabilities lists"},
       {"Set the body of the kernel.", "Use Kernel.from_function()."},
       {"Set the text of the kernel.", "Use Kernel.from_source()."},
       {"Export an ArrowDeviceArray, or a copy on the host.", "Copy the data to the host first."}};

@@ -69,7 +69,7 @@ const char* default_sentence(ErrorCode code) noexcept {
     case ErrorCode::invalid_device:
       return "there is no device '{spec}'. `tern info` lists the devices.";
     case ErrorCode::unsupported:
-      return "the device does not support {what}. `tern info` lists what each device can do.";
+      return "the device does not support {what}. `tern info --all` lists what each device can do.";
     case ErrorCode::sync_failed:
       return "the copy {direction} failed: {cause}. The buffer is unchanged.";
     case ErrorCode::coherence_conflict:

@@ -11,9 +11,10 @@ namespace {
 /// The failure of a function that a backend did not implement. Device and StreamRef only call
 /// declared capabilities, so this failure means that the backend declares more than it implements.
 Failure missing(const Backend& backend, const char* what) noexcept {
-  return Failure(ErrorCode::unsupported,
-                 "device '{device}' does not support {what}. `tern info` lists what each device "
-                 "can do.")
+  return Failure(
+             ErrorCode::unsupported,
+             "device '{device}' does not support {what}. `tern info --all` lists what each device "
+             "can do.")
       .with("what", what)
       .with("device", backend.info().spec);
 }

@@ -283,7 +283,7 @@ DeviceActivity DeviceState::activity() const noexcept {
 Result<void> DeviceState::check_can(Capability capability) const noexcept {
   if (info().capabilities.has(capability)) return {};
   return Failure(ErrorCode::unsupported,
-                 "device '{device}' lacks {what}: {meaning}. `tern info` "
+                 "device '{device}' lacks {what}: {meaning}. `tern info --all` "
                  "lists what each device can do.")
       .with("what", name(capability))
       .with("device", info().spec)

@@ -30,7 +30,7 @@ ABSENT = (r"^tern: (backend 'cuda' is not available: .*|'cuda:999' cannot be ope
 
 class Info(unittest.TestCase):
     def test_lists_the_host_and_says_why_others_are_absent(self):
-        run = tern("info")
+        run = tern("info", "--all")
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertIn("host", run.stdout)
         backends = json.loads(tern("info", "--json").stdout)["backends"]
@@ -64,7 +64,63 @@ class Info(unittest.TestCase):
         self.assertIn("configuration_error", json.loads(tern("info", "--json", TERN_HOST_THREADS="4x").stdout))
 
     def test_points_at_a_misspelt_variable(self):
-        self.assertRegex(tern("info", TERN_DEVIC="host").stdout, r"TERN_DEVIC +not a variable")
+        self.assertRegex(tern("info", "--all", TERN_DEVIC="host").stdout, r"TERN_DEVIC +not a variable")
+
+
+    def test_is_short_and_fits_the_terminal(self):
+        for columns in (60, 100):
+            run = tern("info", COLUMNS=str(columns))
+            self.assertEqual(run.returncode, 0, run.stderr)
+            lines = run.stdout.splitlines()
+            # Lines that a narrow terminal breaks count once.
+            self.assertLessEqual(len([line for line in lines if not line.startswith(" " * 14)]), 14, run.stdout)
+            # A path may be longer than a line; nothing else is.
+            for line in lines:
+                self.assertTrue(len(line) <= columns or "/" in line, line)
+            for name in ("host", "sim:0", "cuda", "opencl", "default", "settings"):
+                self.assertRegex(run.stdout, rf"(?m)^  {name}")
+        backends = json.loads(tern("info", "--json").stdout)["backends"]
+        for backend in backends:
+            if not backend["available"]:
+                self.assertIn(backend["reason"], " ".join(tern("info").stdout.split()))
+
+    def test_shows_the_variables_that_are_set(self):
+        self.assertRegex(tern("info", TERN_STREAM_POOL="8").stdout, r"settings +TERN_STREAM_POOL=8\n")
+        self.assertRegex(tern("info").stdout, "settings +no TERN_ variable is set")
+        self.assertRegex(tern("info", TERN_DEVICE="host").stdout, r"open_best_device\(\) opens host\n")
+        self.assertRegex(tern("info", TERN_DEVIC="host").stdout, r"TERN_DEVIC is not a variable of Tern")
+
+
+class Doctor(unittest.TestCase):
+    def test_says_of_each_subject_whether_it_is_well(self):
+        run = tern("doctor", "--json")
+        checks = {check["subject"]: check for check in json.loads(run.stdout)}
+        for subject in ("NVIDIA driver", "OpenCL", "host memory", "locked memory", "huge pages", "mappings",
+                        "open files", "shared memory", "settings"):
+            check = checks[subject]
+            self.assertIn(check["health"], ("ok", "absent", "advice", "problem"))
+            self.assertTrue(check["finding"].endswith((".", "`")), check)
+            if check["health"] in ("advice", "problem"):
+                self.assertIn("remedy", check)
+        problems = [check for check in checks.values() if check["health"] == "problem"]
+        self.assertEqual(run.returncode, 1 if problems else 0)
+        text = tern("doctor", COLUMNS="80").stdout
+        for subject in checks:
+            self.assertIn(subject, text)
+
+    def test_a_limit_of_the_process_is_seen(self):
+        env = {name: value for name, value in os.environ.items() if not name.startswith("TERN_")}
+        run = subprocess.run(["sh", "-c", 'ulimit -n 100; exec "$0" doctor --json', TERN], env=env,
+                             capture_output=True, text=True, check=False)
+        files = next(check for check in json.loads(run.stdout) if check["subject"] == "open files")
+        self.assertEqual(files["health"], "advice")
+        self.assertIn("at most 100", files["finding"])
+
+    def test_a_refused_variable_is_a_problem(self):
+        for variable in ({"TERN_HOST_THREADS": "4x"}, {"TERN_DEVIC": "host"}):
+            run = tern("doctor", **variable)
+            self.assertEqual(run.returncode, 1)
+            self.assertRegex(run.stdout, rf"problem +settings +.*{next(iter(variable))}")
 
 
 class Bench(unittest.TestCase):
@@ -903,7 +959,7 @@ class Manners(unittest.TestCase):
     def test_help_names_every_command(self):
         run = tern("--help")
         self.assertEqual(run.returncode, 0)
-        for command in ("info", "bench", "check", "report", "convert", "top", "replay", "rehearse", "tour"):
+        for command in ("info", "doctor", "bench", "check", "report", "convert", "top", "replay", "rehearse", "tour"):
             self.assertIn(command, run.stdout)
             self.assertEqual(tern(command, "--help").returncode, 0)
 
@@ -914,7 +970,7 @@ class Manners(unittest.TestCase):
             self.assertEqual(run.returncode, 2)
             self.assertEqual(run.stdout, "")
             self.assertTrue(run.stderr.startswith(said), run.stderr)
-            for command in ("info", "bench", "check", "report", "convert", "top", "replay", "rehearse", "tour"):
+            for command in ("info", "doctor", "bench", "check", "report", "convert", "top", "replay", "rehearse", "tour"):
                 self.assertRegex(run.stderr, rf"(?m)^  {command} +[A-Z]")
 
     def test_colour_is_for_terminals_only(self):

@@ -89,7 +89,7 @@ Failure failure_of(CUresult result, const CallFacts& facts) noexcept {
   if (result == CUDA_ERROR_NOT_SUPPORTED) {
     return with_call(Failure(ErrorCode::unsupported,
                              "'{device}' does not support the call: {call} returned {name} "
-                             "({code}). `tern info` lists what each device can do.")
+                             "({code}). `tern info --all` lists what each device can do.")
                          .with("what", facts.call));
   }
   return with_call(Failure(ErrorCode::driver, "{call} returned {name} ({code}) on '{device}'."));

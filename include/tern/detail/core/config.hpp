@@ -83,7 +83,7 @@ struct Config {
   std::vector<std::string> unknown_names;
 };
 
-/// One row of the list that `tern info` prints: the name of a variable, the values that it accepts,
+/// One row of the list that `tern info --all` prints: the name of a variable, the values that it accepts,
 /// and its purpose.
 struct ConfigVariable {
   std::string_view name;
