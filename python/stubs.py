@@ -8,6 +8,7 @@ they were written with another version of nanobind or Python, which words them d
 
 from __future__ import annotations
 
+import inspect
 import pathlib
 import re
 import subprocess
@@ -71,8 +72,16 @@ def exceptions() -> list[str]:
             bases = [base.__name__ if base.__module__ == "ternmem" else f"builtins.{base.__name__}"
                      for base in value.__bases__]
             lines.append(f"class {name}({', '.join(bases)}):")
-            lines += [f"    {member}" for member in MEMBERS.get(name, ["..."])] + [""]
+            lines += [*docstring(value.__doc__ or ""), *(f"    {member}" for member in MEMBERS.get(name, [])), ""]
     return lines
+
+
+def docstring(text: str) -> list[str]:
+    """The lines of a docstring of a class."""
+    first, *rest = inspect.cleandoc(text).splitlines() or [""]
+    if not rest:
+        return [f'    """{first}"""']
+    return [f'    """{first}', *(f"    {line}".rstrip() for line in rest), '    """']
 
 
 def completed(line: str, scope: str) -> str:
@@ -96,14 +105,18 @@ def finished(text: str, is_top: bool) -> str:
     text = re.sub(r"^    (__await__|_repr_html_)\b.*\n", "", text, flags=re.M)
     # Python 3.12 and newer show this slot as a method. MEMBERS has it with types.
     text = re.sub(r'\n    def __buffer__\(self, flags, /\):\n        """\n[^"]*"""\n', "", text)
-    lines = []
-    scope = ""
+    lines: list[str] = []
+    scope, quotes = "", -1  # quotes: of the docstring of a class whose members are added, or -1
     for line in text.rstrip().splitlines():
         if found := re.match(r"class (\w+)", line):
             scope = found[1]
+            quotes = 0 if scope in MEMBERS else -1
         lines.append(completed(line, scope))
-        if found and scope in MEMBERS:
-            lines += [f"    {member}" for member in MEMBERS[scope]] + [""]
+        if quotes >= 0 and not found:
+            quotes += line.count('"""')
+            if quotes == 2:
+                lines += ["", *(f"    {member}" for member in MEMBERS[scope])]
+                quotes = -1
     head = [f"# Written by python/stubs.py with {versions}. Do not edit.", "import builtins", "import collections.abc", "import typing", "",
             "import numpy.typing as npt"]
     if is_top:

@@ -137,7 +137,7 @@ _signatures: dict[str, tuple[Any, list[Any]]] = {
     "tern_torch_record_stream": (None, [c_void_p, c_void_p]),
     "tern_torch_base": (c_void_p, [c_void_p, POINTER(c_size_t)]),
     "tern_torch_empty_cache": (None, []),
-    "tern_torch_set_fraction": (None, [c_double, c_int]),
+    "tern_torch_set_fraction": (c_int, [c_double, c_int]),
 }
 for _name, (_result, _arguments) in _signatures.items():
     _function = getattr(library, _name)
@@ -325,6 +325,7 @@ def snapshot(spec: str) -> list[Block]:
         while True:
             capacity = count.value + 64  # other threads allocate meanwhile
             blocks = (_Block * capacity)()
+            blocks[0].struct_bytes = ctypes.sizeof(_Block)
             check(library.tern_snapshot(device, blocks, capacity, byref(count)))
             if count.value <= capacity:
                 return [_block(one) for one in blocks[:count.value]]

@@ -415,7 +415,7 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
         raise errors.InvalidArgumentError(f"{fraction} is not a fraction of the memory of a device. Use 0 to 1.")
     ordinal = _ordinal(device)
     c.plugin_handle(c.TORCH, ordinal).close()  # raises without a resource
-    c.library.tern_torch_set_fraction(fraction, ordinal)
+    c.check(c.library.tern_torch_set_fraction(fraction, ordinal))
 
 
 def memory_snapshot(device: Any = None) -> list[dict[str, Any]]:

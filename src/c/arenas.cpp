@@ -161,6 +161,12 @@ using namespace tern::c;
 tern_status tern_begin_arena(int ordinal, tern_arena_id id, tern_stream_filter filter,
                              void* context) {
   if (const Result<void> valid = check_ordinal(ordinal); !valid) return fail(valid.failure());
+  if (is_same(id, rehearsal_id)) {
+    return fail(Failure(ErrorCode::invalid_argument,
+                        "the arena id {first}, {second} is reserved for rehearsals. Use another.")
+                    .with("first", id.first)
+                    .with("second", id.second));
+  }
   return guarded([&]() -> tern_status {
     const std::shared_ptr<const tern_resource> upstream = plugin_of(TERN_TORCH, ordinal);
     if (upstream == nullptr) return fail_no_plugin(TERN_TORCH, ordinal);

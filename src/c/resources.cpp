@@ -240,6 +240,8 @@ tern_status tern_snapshot(const tern_device* device, tern_block* blocks, size_t 
   if (device == nullptr) return fail_null("device");
   if (count == nullptr) return fail_null("count");
   if (blocks == nullptr && capacity != 0) return fail_null("blocks");
+  const std::size_t stride = capacity == 0 ? sizeof(tern_block) : blocks->struct_bytes;
+  if (stride < sizeof(std::size_t)) return fail_struct("blocks", stride);
   const DeviceId id = device->device.id();
   std::size_t found = 0;
   for_each_live_block([&](Generation generation) {
@@ -251,7 +253,10 @@ tern_status tern_snapshot(const tern_device* device, tern_block* blocks, size_t 
                               .bytes = info->bytes,
                               .tag = tag_text(info->tag),
                               .device = device->device.spec().data()};
-      blocks[found] = one;
+      // The caller's blocks may be of an older header and have fewer fields, or of a newer one.
+      char* const to = reinterpret_cast<char*>(blocks) + found * stride;
+      std::memcpy(to, &one, std::min(stride, sizeof one));
+      std::memcpy(to, &stride, sizeof stride);
     }
     ++found;
   });

@@ -13,6 +13,7 @@
 #include "c/handles.hpp"
 #include "c/plugins.hpp"
 #include "tern/core/bytes.hpp"
+#include "tern/detail/memory/wrapping_resource.hpp"
 #include "tern/memory/arena_resource.hpp"
 #include "tern/memory/budget_resource.hpp"
 #include "tern/memory/default_resource.hpp"
@@ -33,6 +34,26 @@ void report(const Result<void>& result) noexcept {
     static_cast<void>(fail(result.failure()));
     report_failure(result.failure());
   }
+}
+
+/// Sets the limit of the outermost budget of a stack of wrappers, or of the pool below them.
+Result<void> set_limit(Resource* resource, const BudgetLimit& limit) {
+  for (Resource* one = resource; one != nullptr;) {
+    if (const auto* const limited = dynamic_cast<BudgetResource*>(one)) {
+      limited->budget()->set_limit(limit);
+      return {};
+    }
+    if (auto* const pool = dynamic_cast<PoolResource*>(one)) {
+      pool->set_limit(limit.value_bytes());
+      return {};
+    }
+    const auto* const wrapping = dynamic_cast<WrappingResource*>(one);
+    one = wrapping != nullptr ? wrapping->upstream().get() : nullptr;
+  }
+  return Failure(ErrorCode::unsupported,
+                 "resource '{resource}' has no limit that can be set. Put a budget around it.")
+      .with("what", "setting a limit")
+      .with("resource", resource->name());
 }
 
 }  // namespace
@@ -80,19 +101,14 @@ void tern_torch_empty_cache(void) {
   }
 }
 
-void tern_torch_set_fraction(double fraction, int ordinal) {
-  static_cast<void>(guarded([&]() -> tern_status {
+tern_status tern_torch_set_fraction(double fraction, int ordinal) {
+  return guarded([&]() -> tern_status {
     if (const Result<void> valid = check_ordinal(ordinal); !valid) return fail(valid.failure());
     const auto resource = plugin_of(TERN_TORCH, ordinal);
     if (resource == nullptr) return fail_no_plugin(TERN_TORCH, ordinal);
     const BudgetLimit limit = BudgetLimit::fraction_of(resource->resource->device(), fraction);
-    if (const auto* limited = dynamic_cast<BudgetResource*>(resource->resource.get())) {
-      limited->budget()->set_limit(limit);
-    } else if (auto* pool = dynamic_cast<PoolResource*>(resource->resource.get())) {
-      pool->set_limit(limit.value_bytes());
-    }
-    return TERN_OK;
-  }));
+    return finish(set_limit(resource->resource.get(), limit));
+  });
 }
 
 extern "C" {

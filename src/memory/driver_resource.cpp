@@ -77,7 +77,7 @@ Result<Block> DriverResource::try_allocate(const Request& request) noexcept {
 }
 
 RecordedResource DriverResource::recorded() const noexcept {
-  return {device_, name(), number_, MemoryKind::device};
+  return {device_, name(), number_, traits().kind};
 }
 
 Result<Block> DriverResource::begin(const Request& request) noexcept {

@@ -22,7 +22,10 @@
 #include "tern/backends/sim.hpp"
 #include "tern/c/handle.hpp"
 #include "tern/core/bytes.hpp"
+#include "tern/memory/driver_resource.hpp"
+#include "tern/memory/fault_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
+#include "tern/memory/tracking_resource.hpp"
 
 extern "C" {
 void tern_torch_begin_pool(int ordinal, std::pair<unsigned long long, unsigned long long> id,
@@ -131,6 +134,8 @@ TEST_P(CApiTest, ChecksItsArguments) {
   EXPECT_EQ(tern_get_statistics(pool, &wrong), TERN_INVALID_ARGUMENT);
   EXPECT_EQ(tern_reset_peak(pool), TERN_UNSUPPORTED);
   EXPECT_EQ(tern_record_use(&address, nullptr), TERN_NOT_LIVE);
+  EXPECT_EQ(tern_begin_arena(0, {UINT64_MAX, UINT64_MAX}, nullptr, nullptr), TERN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("is reserved for rehearsals")) << tern_last_error();
   tern_release_device(nullptr);
   tern_release_budget(nullptr);
 }
@@ -175,6 +180,9 @@ TEST_P(CApiTest, FindsBlocksAndTheirTags) {
   EXPECT_EQ(std::string_view(block.device), open_device(GetParam()).spec());
   std::array<tern_block, 64> all = {};
   std::size_t count = 0;
+  EXPECT_EQ(tern_snapshot(device, all.data(), all.size(), &count), TERN_INVALID_ARGUMENT);
+  EXPECT_TRUE(says("struct_bytes of blocks is 0")) << tern_last_error();
+  all[0].struct_bytes = sizeof all[0];
   EXPECT_EQ(tern_snapshot(device, all.data(), all.size(), &count), TERN_OK);
   ASSERT_GE(count, 1u);
   bool is_found = false;
@@ -184,6 +192,43 @@ TEST_P(CApiTest, FindsBlocksAndTheirTags) {
   EXPECT_TRUE(is_found);
   EXPECT_EQ(tern_free(address, nullptr), TERN_OK);
   EXPECT_EQ(tern_find_block(address, &block), TERN_NOT_LIVE);
+}
+
+TEST_P(CApiTest, SnapshotsHaveTheCallersSizeOfABlock) {
+  struct Older {
+    std::size_t struct_bytes;
+    void* address;
+  };
+  struct Newer {
+    tern_block known;
+    std::size_t unknown;
+  };
+  void* const address = allocate(pool, 5000);
+  const auto count_blocks = [&](auto* blocks, std::size_t capacity) {
+    blocks->struct_bytes = sizeof *blocks;
+    std::size_t count = 0;
+    EXPECT_EQ(tern_snapshot(device, reinterpret_cast<tern_block*>(blocks), capacity, &count),
+              TERN_OK);
+    return std::min(count, capacity);
+  };
+  std::array<Older, 64> older = {};
+  std::size_t matches = 0;
+  for (std::size_t i = 0, n = count_blocks(older.data(), 64); i < n; ++i) {
+    EXPECT_EQ(older[i].struct_bytes, sizeof(Older));
+    matches += older[i].address == address ? 1 : 0;
+  }
+  EXPECT_EQ(matches, 1u);
+  std::vector<Newer> newer(64, Newer{{}, 77});
+  newer[0].known.struct_bytes = sizeof(Newer);
+  std::size_t count = 0;
+  EXPECT_EQ(tern_snapshot(device, &newer[0].known, 64, &count), TERN_OK);
+  matches = 0;
+  for (std::size_t i = 0; i < std::min<std::size_t>(count, 64); ++i) {
+    EXPECT_EQ(newer[i].unknown, 77u) << "a field that the library does not know";
+    matches += newer[i].known.address == address ? 1 : 0;
+  }
+  EXPECT_EQ(matches, 1u);
+  EXPECT_EQ(tern_free(address, nullptr), TERN_OK);
 }
 
 TEST_P(CApiTest, TagsEndWithAZero) {
@@ -403,6 +448,24 @@ TEST_P(CApiTest, TheFunctionsOfPyTorchKeepItsRules) {
   tern_torch_free(address, 1000, 0, nullptr);
   tern_torch_release_pool(0, {0, 7});
   EXPECT_THROW(tern_torch_begin_pool(9, {0, 7}, nullptr), std::runtime_error);
+}
+
+TEST_P(CApiTest, AFractionLimitsTheBudgetOrThePoolBelowWrappers) {
+  const ResourceHandle shared = resource_of(pool);
+  tern_resource* const wrapped =
+      make_c_handle(std::make_shared<TrackingResource>(std::make_shared<FaultResource>(shared)));
+  ASSERT_EQ(tern_set_plugin(TERN_TORCH, 0, wrapped), TERN_OK);
+  EXPECT_EQ(tern_torch_set_fraction(0, 0), TERN_OK);
+  EXPECT_EQ(tern_torch_malloc(1 << 20, 0, nullptr), nullptr);
+  EXPECT_EQ(tern_torch_set_fraction(1, 0), TERN_OK);
+  tern_release_resource(wrapped);
+
+  tern_resource* const direct =
+      make_c_handle(std::make_shared<DirectResource>(open_device(GetParam())));
+  ASSERT_EQ(tern_set_plugin(TERN_TORCH, 0, direct), TERN_OK);
+  EXPECT_EQ(tern_torch_set_fraction(0.5, 0), TERN_UNSUPPORTED);
+  EXPECT_TRUE(says("has no limit that can be set")) << tern_last_error();
+  tern_release_resource(direct);
 }
 
 TEST_P(CApiTest, MessagesBelongToTheirThread) {

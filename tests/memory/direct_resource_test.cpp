@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include "support/temporary_folder.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/memory/driver_resource.hpp"
+#include "tern/trace/recorder.hpp"
+#include "trace/memory_trace.hpp"
 
 namespace tern {
 namespace {
@@ -34,6 +37,25 @@ TEST(DirectResource, GivesTheKindOfMemoryItWasMadeFor) {
     resource.deallocate(block, {});
   }
   EXPECT_TRUE(DirectResource(open_device("host")).traits().is_host_accessible);
+}
+
+TEST(DirectResource, HasItsKindOfMemoryInARecording) {
+  const test::TemporaryFolder folder;
+  const Device device = sim::open({});
+  trace::start(folder / "run.trace");
+  DirectResource pinned(device, MemoryKind::pinned);
+  pinned.deallocate(pinned.allocate({.bytes = 100}), {});
+  trace::stop();
+  const trace::MemoryTrace recorded = trace::MemoryTrace::try_read(folder / "run.trace").value();
+  ASSERT_FALSE(recorded.events.empty());
+  for (const trace::MemoryEvent& event : recorded.events) {
+    if (event.kind != trace::EventKind::allocate) continue;
+    const auto* const name = recorded.find(trace::DefinitionKind::resource, event.resource);
+    ASSERT_NE(name, nullptr);
+    EXPECT_EQ(static_cast<MemoryKind>(name->detail), MemoryKind::pinned);
+    return;
+  }
+  ADD_FAILURE() << "no allocation was recorded";
 }
 
 TEST(DirectResource, RefusesWhatIsNoDeviceOrNoKind) {

@@ -189,7 +189,8 @@ TERN_C_API tern_status tern_get_budget_statistics(const tern_budget* budget,
 TERN_C_API tern_status tern_trim(tern_resource* resource, size_t keep_bytes,
                                  size_t* released_bytes);
 /* Writes the live blocks of all resources of a device, at most `capacity`, and their number, which
- * may be larger. Blocks that other threads allocate or free meanwhile may be left out. */
+ * may be larger. Set struct_bytes of the first block: it is the distance from one block to the next.
+ * Blocks that other threads allocate or free meanwhile may be left out. */
 TERN_C_API tern_status tern_snapshot(const tern_device* device, tern_block* blocks, size_t capacity,
                                      size_t* count);
 
@@ -206,7 +207,7 @@ typedef int (*tern_stream_filter)(void* context, void* stream);
 
 /* Opens the arena of a device for allocations. An unknown id makes a new arena over the resource
  * of TERN_TORCH. A null filter accepts all streams. If several arenas are open, the newest one
- * whose filter accepts the stream serves the request. */
+ * whose filter accepts the stream serves the request. The id of two UINT64_MAX is reserved. */
 TERN_C_API tern_status tern_begin_arena(int ordinal, tern_arena_id id, tern_stream_filter filter,
                                         void* context);
 /* Closes the arena, once for each tern_begin_arena(). Later allocations do not use a closed arena.
@@ -258,7 +259,10 @@ TERN_C_API void* tern_torch_malloc_or_throw(size_t bytes, int ordinal, void* str
 TERN_C_API void tern_torch_record_stream(void* address, void* stream);
 TERN_C_API void* tern_torch_base(void* address, size_t* bytes);
 TERN_C_API void tern_torch_empty_cache(void);
-TERN_C_API void tern_torch_set_fraction(double fraction, int ordinal);
+/* Sets the limit of the outermost budget of the resource, or of its pool, to a fraction of the
+ * device's memory. Fails with TERN_UNSUPPORTED if the resource has neither. PyTorch does not read
+ * the status. */
+TERN_C_API tern_status tern_torch_set_fraction(double fraction, int ordinal);
 /* tern_torch_begin_pool, tern_torch_end_pool and tern_torch_release_pool take C++ types and are
  * exported for PyTorch only. */
 
