@@ -16,7 +16,7 @@ import sys
 import tempfile
 import urllib.parse
 
-FOLDERS = ("docs/tasks",)
+FOLDERS = ("docs/tasks", "docs/migrate")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.M)
 INCLUDE = re.compile(r"^#include.*$", re.M)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
