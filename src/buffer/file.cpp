@@ -27,21 +27,6 @@ constexpr std::size_t host_alignment = 64;
 /// Upper bound on the bytes per read call; between two calls a read can be interrupted.
 constexpr std::size_t max_at_once = std::size_t{1} << 30;
 
-Failure too_short(std::string_view path, std::size_t offset, std::size_t wanted, std::size_t there,
-                  const char* call, CallSite site) noexcept {
-  return Failure(ErrorCode::file,
-                 "file '{path}' has {there} bytes, but the read needs {wanted} bytes at offset "
-                 "{offset}. Read less, or check whether the file was truncated.",
-                 site)
-      .with("call", call)
-      .with("os_code", std::uint64_t{0})
-      .with("why", "the file is too short")
-      .with("offset", offset)
-      .with("wanted", wanted)
-      .with("there", there)
-      .with("path", path);
-}
-
 /// Reading in parts needs less memory, so the advice differs from no_host_memory().
 Failure no_memory_for_file(std::size_t bytes, CallSite site) noexcept {
   return Failure(ErrorCode::out_of_memory,
@@ -92,7 +77,7 @@ class FileOrigin final : public StorageOrigin {
     const std::size_t rest = offset_ <= *there ? *there - offset_ : 0;
     bytes_ = bytes.value_or(rest);
     if (!is_within(offset_, bytes_, *there)) {
-      return too_short(path_, offset_, bytes_, *there, "fstat", site);
+      return file_too_short(path_, offset_, bytes_, *there, "fstat", site);
     }
     return bytes_;
   }
@@ -137,7 +122,8 @@ class FileOrigin final : public StorageOrigin {
       if (got < 0) return file_failure(path_, "pread", errno, site);
       // The file was truncated after its length was checked.
       if (got == 0) {
-        return too_short(path_, offset_ + offset, bytes, offset_ + offset + done, "pread", site);
+        return file_too_short(path_, offset_ + offset, bytes, offset_ + offset + done, "pread",
+                              site);
       }
       done += static_cast<std::size_t>(got);
     }
@@ -185,7 +171,7 @@ class FileOrigin final : public StorageOrigin {
           .with("there", *there)
           .with("path", path_);
     }
-    if (!is_there) return too_short(path_, offset_ + offset, bytes, *there, call, site);
+    if (!is_there) return file_too_short(path_, offset_ + offset, bytes, *there, call, site);
     return {};
   }
 

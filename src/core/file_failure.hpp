@@ -1,7 +1,8 @@
-// file_failure() is the failure of a system call on a file.
+// The failures of system calls on files.
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
@@ -22,6 +23,24 @@ namespace tern {
       .with("call", call)
       .with("os_code", static_cast<std::uint64_t>(code))
       .with("why", why)
+      .with("path", path);
+}
+
+/// The failure of a read or a mapping that needs more bytes than the file has. `call` is the call
+/// that noticed.
+[[nodiscard]] inline Failure file_too_short(std::string_view path, std::size_t offset,
+                                            std::size_t wanted, std::size_t there, const char* call,
+                                            const CallSite& site) noexcept {
+  return Failure(ErrorCode::file,
+                 "file '{path}' has {there} bytes, but the read needs {wanted} bytes at offset "
+                 "{offset}. Read less, or check whether the file was truncated.",
+                 site)
+      .with("call", call)
+      .with("os_code", std::uint64_t{0})
+      .with("why", "the file is too short")
+      .with("offset", offset)
+      .with("wanted", wanted)
+      .with("there", there)
       .with("path", path);
 }
 
