@@ -2,13 +2,15 @@
 
 import pathlib
 import re
+import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 root = pathlib.Path(__file__).resolve().parents[2]
 project = "Tern"
 release = re.search(r"TERN_VERSION \"(\S+)\"", (root / "include/tern/core/version.hpp").read_text())[1]
 version = release
 copyright = "the Tern authors"
-extensions = ["breathe", "myst_parser"]
+extensions = ["breathe", "cpp_links", "myst_parser"]
 templates_path: list[str] = []
 exclude_patterns: list[str] = []
 root_doc = "index"
@@ -20,7 +22,7 @@ breathe_projects = {"tern": str(root / "build/docs/doxygen/xml")}
 breathe_default_project = "tern"
 breathe_show_include = False
 cpp_index_common_prefix = ["tern::"]
-primary_domain = None
+primary_domain = "py"
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4

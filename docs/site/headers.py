@@ -8,6 +8,7 @@ know which comment is meant for several declarations, and which header a declara
   forms of one function such as ``x()`` and ``try_x()``.
 - Members without a comment get the text of ``names.txt`` if their name is there.
 - Lists in macros (``TERN_FOR_EACH_...``) are expanded.
+- Numbers lose their separators, which Doxygen takes for the beginning of a character.
 - All declarations of a header are one group, so that a page can show them.
 """
 
@@ -57,12 +58,12 @@ def expanded(lines: list[str]) -> list[str]:
                 if lines[at].startswith("#undef"):
                     break
                 at += 1
-            if use and use[1] in lists:
+            if use and use[1] in lists and "case " not in body:  # bodies of functions are not shown
                 for arguments in lists[use[1]]:
                     values = dict(zip(parameters, arguments))
                     one = re.sub(r"\b\w+\b", lambda word: values.get(word[0], word[0]), body)
                     texts = [value.strip('"') for value in arguments[1:]]
-                    if "(" not in one and one.strip().endswith(",") and texts:
+                    if re.fullmatch(r"\w+,", one.strip()) and texts:
                         one = f"  {one.strip()} ///< {'; '.join(texts)}"
                     result.append(one)
         elif not re.match(r"#undef TERN_", line):
@@ -190,6 +191,7 @@ def main(source: pathlib.Path, target: pathlib.Path) -> None:
         if "detail" in inside.parts:
             continue
         text = path.read_text()
+        text = re.sub(r"(?<=\d)'(?=\d{3})", "", text)
         lines = from_c(text) if path.suffix == ".h" else commented(expanded(text.splitlines()))
         to = target / inside
         to.parent.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ import python_reference
 
 site = pathlib.Path(__file__).resolve().parent
 root = site.parent.parent
+INDEXED = ("decisions", "formats")  # folders of docs whose list of pages is made here
 LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s]+)(\))")
 LANGUAGES = {".hpp": "cpp", ".cpp": "cpp", ".h": "c", ".py": "python", ".cu": "cuda", ".json": "json", ".cmake": "cmake", ".yml": "yaml"}
 
@@ -35,8 +36,8 @@ class Site:
         if path == "docs" or path.startswith("docs/"):
             inside = path.removeprefix("docs").lstrip("/")
             if (root / path).is_dir():
-                return posixpath.join(inside, "index.md") if self.has_index(path) else self.folder(path)
-            return inside
+                return posixpath.join(inside, "index.md") if inside in INDEXED or self.has_index(path) else self.folder(path)
+            return re.sub(r"(^|/)README\.md$", r"\1index.md", inside)
         header = path.removeprefix("include/tern/")
         if header != path and path.endswith((".hpp", ".h")) and "detail" not in path.split("/"):
             return f"reference/cpp/{header}.rst"
@@ -79,7 +80,7 @@ class Site:
         """The text of a Markdown file, with links that are right on its page."""
         def link(found: re.Match[str]) -> str:
             to, _, anchor = found[2].partition("#")
-            if re.match(r"\w+:", to) or not to:
+            if re.match(r"\w+:", to) or not to or (path.startswith("docs/site/") and not to.startswith("../")):
                 return found[0]
             inside = posixpath.normpath(posixpath.join(posixpath.dirname(path), to))
             if found[1].startswith("!"):
@@ -119,8 +120,12 @@ class Site:
                 self.write(page, self.rewritten(f"docs/{inside}", page))
                 continue
             page = posixpath.join(posixpath.dirname(inside), "index.md") if inside.endswith("/README.md") else inside
-            self.write(page, self.rewritten(f"docs/{inside}", page))
-        for name in ("decisions", "formats"):
+            text = self.rewritten(f"docs/{inside}", page)
+            if inside.endswith("/README.md"):
+                listed = dict.fromkeys(re.findall(r"\]\((\w[\w-]*)\.md\)", text))
+                text += "\n```{toctree}\n:hidden:\n\n" + "\n".join(listed) + "\n```\n"
+            self.write(page, text)
+        for name in INDEXED:
             pages = sorted(path.stem for path in (root / "docs" / name).glob("*.md"))
             self.write(f"{name}/index.md", f"# {name.capitalize()}\n\n```{{toctree}}\n:maxdepth: 1\n\n" + "\n".join(pages) + "\n```\n")
 
@@ -194,7 +199,7 @@ def opening(path: pathlib.Path) -> tuple[list[str], bool]:
         elif is_item and line and not line.startswith(" "):
             lines.append("")
             is_item = False
-        plain = re.sub(r"`([^`]+)`", r"``\1``", line.replace("\\", "\\\\"))
+        plain = re.sub(r"`\s*([^`]+?)\s*`", r"``\1``", line.replace("\\", "\\\\"))
         plain = re.sub(r"(?<!`)\*(?!`)", r"\\*", plain) if not re.search(r"``", plain) else plain
         plain = re.sub(r"(?<![`\w])(\w+)_(?=[\s,.;:)]|$)(?!`)", r"\1\\_", plain)
         lines.append("   " + line if starts_code and line else plain)

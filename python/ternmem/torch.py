@@ -411,8 +411,8 @@ def empty_cache() -> None:
 
 def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
     """Limit the resource that PyTorch uses to a fraction of the device's memory."""
-    if not 0 <= fraction <= 1:
-        raise errors.InvalidArgumentError(f"{fraction} is not a fraction of the memory of a device. Use 0 to 1.")
+    if not 0 < fraction <= 1:
+        raise errors.InvalidArgumentError(f"{fraction} is not a fraction of the memory of a device. Use more than 0 and at most 1.")
     ordinal = _ordinal(device)
     c.plugin_handle(c.TORCH, ordinal).close()  # raises without a resource
     c.check(c.library.tern_torch_set_fraction(fraction, ordinal))

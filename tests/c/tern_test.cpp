@@ -215,7 +215,7 @@ TEST_P(CApiTest, SnapshotsHaveTheCallersSizeOfABlock) {
   std::size_t matches = 0;
   for (std::size_t i = 0, n = count_blocks(older.data(), 64); i < n; ++i) {
     EXPECT_EQ(older[i].struct_bytes, sizeof(Older));
-    matches += older[i].address == address ? 1 : 0;
+    matches += older[i].address == address ? 1U : 0U;
   }
   EXPECT_EQ(matches, 1u);
   std::vector<Newer> newer(64, Newer{{}, 77});
@@ -225,7 +225,7 @@ TEST_P(CApiTest, SnapshotsHaveTheCallersSizeOfABlock) {
   matches = 0;
   for (std::size_t i = 0; i < std::min<std::size_t>(count, 64); ++i) {
     EXPECT_EQ(newer[i].unknown, 77u) << "a field that the library does not know";
-    matches += newer[i].known.address == address ? 1 : 0;
+    matches += newer[i].known.address == address ? 1U : 0U;
   }
   EXPECT_EQ(matches, 1u);
   EXPECT_EQ(tern_free(address, nullptr), TERN_OK);
@@ -455,7 +455,7 @@ TEST_P(CApiTest, AFractionLimitsTheBudgetOrThePoolBelowWrappers) {
   tern_resource* const wrapped =
       make_c_handle(std::make_shared<TrackingResource>(std::make_shared<FaultResource>(shared)));
   ASSERT_EQ(tern_set_plugin(TERN_TORCH, 0, wrapped), TERN_OK);
-  EXPECT_EQ(tern_torch_set_fraction(0, 0), TERN_OK);
+  EXPECT_EQ(tern_torch_set_fraction(1e-9, 0), TERN_OK);
   EXPECT_EQ(tern_torch_malloc(1 << 20, 0, nullptr), nullptr);
   EXPECT_EQ(tern_torch_set_fraction(1, 0), TERN_OK);
   tern_release_resource(wrapped);

@@ -131,13 +131,13 @@ def copy_mark(device: Device) -> Mark:
     """
 
 class Mark:
-    def __await__(self) -> collections.abc.Generator[object, None, None]: ...
-
     """
     A point in the work of a stream. Stream.mark() makes it; ``await mark`` waits in an event loop.
 
     A mark costs nothing until a program waits for it.
     """
+
+    def __await__(self) -> collections.abc.Generator[object, None, None]: ...
 
     @property
     def is_done(self) -> bool:
@@ -545,8 +545,6 @@ def set_default_resource(resource: Resource) -> Resource | None:
     """
 
 class Buffer:
-    def __buffer__(self, flags: int, /) -> memoryview: ...
-
     """
     An array of elements in memory of one device. Memory is allocated on first use.
 
@@ -565,6 +563,8 @@ class Buffer:
     resource : Resource, optional
         Where the memory comes from; by default the default resource of the device.
     """
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
     def __init__(self, shape: object, dtype: object | None = None, device: object | None = None, *, kind: str = 'device', contents: str = 'uninitialized', tag: str | None = None, resource: Resource | None = None) -> None: ...
 
@@ -730,9 +730,9 @@ class StridedBuffer:
         """Return a Buffer with the elements in row-major order."""
 
 class HostMemory:
-    def __buffer__(self, flags: int, /) -> memoryview: ...
-
     """Memory of the host. NumPy arrays over it keep it alive."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class HostLease:
     """
@@ -2685,120 +2685,125 @@ def cupy_functions(current_stream: object, refuse: object) -> tuple[typing.Any, 
 __version__: str
 
 class Error(builtins.RuntimeError):
+    """The base class of every exception that Tern raises.
+
+    ``code`` is the name of the error, such as ``out_of_memory``; ``site`` is the Python line of
+    the call, if known. The numbers of the message are attributes too.
+    """
     code: str
     site: str | None
     def __getattr__(self, name: str) -> typing.Any: ...
 
 class SizeOverflowError(Error, builtins.OverflowError):
-    ...
+    """A size in bytes does not fit into 64 bits."""
 
 class InvalidArgumentError(Error, builtins.ValueError):
-    ...
+    """An argument has a value that the call does not allow."""
 
 class InvalidViewError(Error, builtins.IndexError):
-    ...
+    """A part lies outside of its buffer."""
 
 class MisalignedError(Error, builtins.ValueError):
-    ...
+    """An address or an offset is not aligned for the element type."""
 
 class SizeMismatchError(Error, builtins.ValueError):
-    ...
+    """Two sizes differ that must be equal."""
 
 class ShapeMismatchError(Error, builtins.ValueError):
-    ...
+    """Two shapes differ that must be equal."""
 
 class TypeMismatchError(Error, builtins.TypeError):
-    ...
+    """An argument has a type or a dtype that the call does not accept."""
 
 class NotAllocatedError(Error, builtins.BufferError):
-    ...
+    """The object has no memory, or its lease is closed."""
 
 class NeverWrittenError(Error, builtins.ValueError):
-    ...
+    """A read of elements that were never written."""
 
 class NotHostAccessibleError(Error, builtins.BufferError):
-    ...
+    """The host cannot use this memory. Copy it with to_numpy()."""
 
 class ReadOnlyError(Error, builtins.ValueError):
-    ...
+    """A write to memory that must not be written."""
 
 class OutOfMemoryError(Error, builtins.MemoryError):
-    ...
+    """The device or the host has too little free memory."""
 
 class OutOfBudgetError(OutOfMemoryError):
-    ...
+    """A request does not fit into a Budget."""
 
 class UseAfterFreeError(Error):
-    ...
+    """Memory is used that was freed before."""
 
 class OutOfBoundsError(Error, builtins.IndexError):
-    ...
+    """An index is outside of its range."""
 
 class StreamMisuseError(Error):
-    ...
+    """A stream, a mark or an event is used in a way that the driver does not allow, such as after close()."""
 
 class UntrackedBufferError(Error):
-    ...
+    """Tern cannot track the use of this memory."""
 
 class DownloadRefusedError(Error):
-    ...
+    """A TransferGate refuses a copy from a device to the host."""
 
 class DeviceMismatchError(Error, builtins.ValueError):
-    ...
+    """Objects of two devices are used together."""
 
 class InvalidDeviceError(Error, builtins.ValueError):
-    ...
+    """A device does not exist, or its backend is not available."""
 
 class UnsupportedError(Error, builtins.NotImplementedError):
-    ...
+    """The device or this build does not support the operation."""
 
 class SyncError(Error):
-    ...
+    """A copy between the host and a device failed."""
 
 class CoherenceConflictError(Error):
-    ...
+    """The host and the device have both written the same bytes."""
 
 class AccessConflictError(Error):
-    ...
+    """Another lease of the same bytes is open. Close it first."""
 
 class DlpackRejectedError(Error, builtins.BufferError):
-    ...
+    """A tensor cannot be exchanged with DLPack."""
 
 class ArrowRejectedError(Error, builtins.BufferError):
-    ...
+    """Data cannot be exchanged with Arrow."""
 
 class CapacityError(Error):
-    ...
+    """A fixed capacity is exhausted."""
 
 class TimeoutError(Error, builtins.TimeoutError):
-    ...
+    """A wait took longer than its limit."""
 
 class NotFoundError(Error, builtins.LookupError):
-    ...
+    """A name does not exist, such as that of a column or a kernel."""
 
 class AfterForkError(Error):
-    ...
+    """A device that was opened before a fork is used in the child."""
 
 class AfterShutdownError(Error):
-    ...
+    """Tern is used after its shutdown."""
 
 class DeviceLostError(Error):
-    ...
+    """The device failed and cannot be used any more."""
 
 class PeerLostError(Error, builtins.ConnectionError):
-    ...
+    """The other process of a SharedArray has ended, or has closed the array."""
 
 class FileError(Error, builtins.OSError):
-    ...
+    """An operation on a file failed."""
 
 class BadFormatError(Error, builtins.ValueError):
-    ...
+    """A file or a text does not have the expected format."""
 
 class ViolationError(Error):
-    ...
+    """A checker found an error, such as a missing wait. The message is the report."""
 
 class DriverError(Error):
-    ...
+    """A call of the driver failed."""
 
 class CopyRequiredError(DlpackRejectedError, builtins.ValueError):
-    ...
+    """An exchange needs a copy, and ``copy=False`` forbids it."""
