@@ -35,6 +35,7 @@ namespace tern {
 /// What the catalog knows about one backend on this machine.
 struct BackendListing {
   std::string name;
+  /// Whether the backend can open devices on this machine.
   bool is_available = false;
   /// The reason why the backend is not available, as one sentence. Empty if the backend is
   /// available.

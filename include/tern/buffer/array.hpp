@@ -122,7 +122,9 @@ class Array {
 
   /// Number of elements.
   [[nodiscard]] std::size_t size() const noexcept { return raw_.size_bytes() / sizeof(T); }
+  /// Returns true for an array without elements, with a device or without.
   [[nodiscard]] bool empty() const noexcept { return raw_.size_bytes() == 0; }
+  /// Number of bytes of the elements, without the spare capacity.
   [[nodiscard]] std::size_t size_bytes() const noexcept { return raw_.size_bytes(); }
   /// Number of elements up to which resize() can grow the array in place.
   [[nodiscard]] std::size_t capacity() const noexcept { return raw_.capacity_bytes() / sizeof(T); }

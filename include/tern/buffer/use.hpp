@@ -34,7 +34,8 @@ namespace tern {
 [[nodiscard]] TERN_EXPORT std::size_t element_offset(const Shape& shape,
                                                      std::span<const std::size_t> indices);
 
-/// The typed access; a contiguous range of T.
+/// The typed access; a contiguous range of T. data(), size(), empty(), begin() and end() are those
+/// of a range; a default-constructed view is empty.
 template <class T>
 class HostView {
  public:

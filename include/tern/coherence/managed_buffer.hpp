@@ -107,7 +107,8 @@ class ManagedBuffer {
     return of(ManagedMemory::try_make(device, std::move(shape), dtype_of<T>(), options));
   }
 
-  // --- Queries. None of them allocates.
+  // --- Queries. None of them allocates. shape(), size_bytes() and is_allocated() are those of
+  // buffer().
 
   /// Returns the same memory as an untyped Buffer, for copies, kernels and plans.
   [[nodiscard]] const Buffer& buffer() const noexcept { return memory_.buffer(); }

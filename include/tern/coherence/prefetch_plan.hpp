@@ -101,6 +101,8 @@ class TERN_EXPORT PrefetchPlan {
     return *this;
   }
 
+  /// size() is the number of entries, and empty() whether it is 0. execute() may send fewer
+  /// prefetches, because it combines adjacent ranges.
   [[nodiscard]] std::size_t size() const noexcept;
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   /// Returns the entries in the order of adding.

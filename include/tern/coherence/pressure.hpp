@@ -43,6 +43,7 @@ enum class Eviction : std::uint8_t {
   clean,  // every up-to-date byte was up to date elsewhere too
   dirty,  // had bytes that nobody else had; they were written back first
 };
+/// The number of kinds.
 inline constexpr std::size_t eviction_kinds = 3;
 /// Returns the name of the enumerator.
 [[nodiscard]] TERN_EXPORT std::string_view name(Eviction kind) noexcept;
@@ -63,6 +64,7 @@ struct PressureStatistics {
   /// Leases that waited for memory, as their LeaseWait allowed.
   std::uint64_t waited_requests = 0;
 
+  /// on_device() and on_host() return the count of one kind in these places.
   [[nodiscard]] const CopyCount& on_device(Eviction kind) const noexcept {
     return device[static_cast<std::size_t>(kind)];
   }

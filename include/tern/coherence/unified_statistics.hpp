@@ -22,10 +22,15 @@ namespace tern {
 // share memory, the copy between them is elided: it moves no bytes, but is counted with the bytes
 // it would have moved. All types here are plain values.
 
-/// All reasons for a transfer. The names match the access or operation that needed the bytes,
-/// except: `element` (one element was loaded or stored), `untracked_write` (an escaped pointer may
-/// have changed the bytes), `reconcile` (the directory had too many intervals), `evict` (written
-/// back from a device to the host), `spill` and `unspill` (to and from a spill file).
+/// All reasons for a transfer:
+/// - an access that needed the bytes: `host_read`, `host_rw`, `device_read`, `device_rw`, or
+///   `element` (one element was loaded or stored);
+/// - an operation: `prefetch`, `drop`, `resize`, `clone`;
+/// - a policy of the buffer: `write_through`, or `compare` (a check of two copies);
+/// - `untracked_write`: an exported pointer may have changed the bytes;
+/// - `reconcile`: the directory had too many intervals;
+/// - memory pressure: `evict` (written back from a device to the host), `spill` (to a spill file)
+///   and `unspill` (from it).
 #define TERN_FOR_EACH_TRANSFER_REASON(TERN_REASON) \
   TERN_REASON(host_read)                           \
   TERN_REASON(host_rw)                             \
@@ -44,12 +49,14 @@ namespace tern {
   TERN_REASON(spill)                               \
   TERN_REASON(unspill)
 
+/// Why bytes moved. The list above explains each reason.
 enum class TransferReason : std::uint8_t {
 #define TERN_REASON(reason) reason,
   TERN_FOR_EACH_TRANSFER_REASON(TERN_REASON)
 #undef TERN_REASON
 };
 #define TERN_REASON(reason) +1
+/// The number of reasons.
 inline constexpr std::size_t transfer_reasons = 0 TERN_FOR_EACH_TRANSFER_REASON(TERN_REASON);
 #undef TERN_REASON
 
@@ -69,7 +76,7 @@ struct Transfer {
 
 /// What a unified buffer has copied, from its creation or, in unified_totals(), from process start.
 struct UnifiedStatistics {
-  CopyCount to_host = {};
+  CopyCount to_host = {};    // from devices
   CopyCount to_device = {};  // from the host
   CopyCount between_devices = {};
   CopyCount to_file = {};  // spilled

@@ -27,6 +27,7 @@ namespace tern {
 /// stream.
 class StreamId {
  public:
+  /// Widths of the three parts of value(), in bits: device_bits, slot_bits and number_bits.
   static constexpr unsigned device_bits = 24, slot_bits = 12, number_bits = 28;
 
   constexpr StreamId() noexcept = default;
