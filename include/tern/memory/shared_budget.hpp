@@ -54,9 +54,9 @@ struct SharedBudgetOptions {
 
 /// One tenant at one moment.
 struct SharedTenant {
-  std::string name = {};  // with which it joined
-  std::uint64_t pid = 0;  // of its process
-  bool is_alive = true;   // whether its process still runs
+  std::string name = {};          // with which it joined
+  std::uint64_t pid = 0;          // of its process
+  bool is_alive = true;           // whether its process still runs
   std::size_t charged_bytes = 0;  // by all budgets of the tenant
   std::size_t peak_bytes = 0;     // the largest charged_bytes since the tenant joined
   /// The limit of the tenant; max_request_bytes if there is none.
