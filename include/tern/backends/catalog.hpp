@@ -34,6 +34,7 @@ namespace tern {
 
 /// What the catalog knows about one backend on this machine.
 struct BackendListing {
+  /// Specs of its devices begin with this name.
   std::string name;
   /// Whether the backend can open devices on this machine.
   bool is_available = false;

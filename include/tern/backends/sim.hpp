@@ -155,7 +155,7 @@ TERN_EXPORT void set_patience(const Device& device, std::uint64_t milliseconds);
 
 /// The result of for_every_schedule().
 struct Exploration {
-  std::uint64_t runs = 0;
+  std::uint64_t runs = 0;    // how often the body ran
   bool is_complete = false;  // true if every schedule was run
 };
 /// Runs the body once for every schedule and every choice that a driver has, each time on a new

@@ -132,6 +132,7 @@ class Array {
   [[nodiscard]] StorageId id() const noexcept {
     return raw_.storage() ? raw_.storage()->id() : StorageId{};
   }
+  /// The allocation and its record of uses, shared with slices. Null for an empty array.
   [[nodiscard]] const StorageHandle& storage() const noexcept { return raw_.storage(); }
   /// The address, for comparison and diagnostics. Kernels must get a kernel_view() instead.
   [[nodiscard]] std::uintptr_t address() const noexcept {

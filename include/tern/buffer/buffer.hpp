@@ -94,7 +94,10 @@ class TERN_EXPORT Buffer {
   [[nodiscard]] explicit operator bool() const noexcept { return bool(storage_); }
   /// Identity of the storage, shared by all views and copies. 0 for an empty handle.
   [[nodiscard]] StorageId id() const noexcept { return storage_ ? storage_->id() : StorageId{}; }
+  /// The allocation and its record of uses, shared by all views and copies. Null for an empty
+  /// handle.
   [[nodiscard]] const StorageHandle& storage() const noexcept { return storage_; }
+  /// The device whose streams use the memory. An empty Device for an empty handle.
   [[nodiscard]] const Device& device() const noexcept;
   /// The kind of memory the storage has or will have. MemoryKind::host for an empty handle.
   [[nodiscard]] MemoryKind kind() const noexcept;
@@ -104,6 +107,7 @@ class TERN_EXPORT Buffer {
   [[nodiscard]] bool is_pinned() const noexcept;
   /// Returns true if other code owns the memory.
   [[nodiscard]] bool is_external() const noexcept { return storage_ && storage_->is_external(); }
+  /// The type of the elements; void for plain bytes. The extents of this handle follow: shape().
   [[nodiscard]] DType dtype() const noexcept { return dtype_; }
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
   /// Number of bytes of this handle: of a view, those of the view.

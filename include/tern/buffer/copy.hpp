@@ -82,6 +82,7 @@ inline Mark copy_pitched(const Buffer& destination, const Pitch& destination_pit
 }
 
 /// One copy of a batch.
+/// Both buffers have the same number of bytes. Each may be a view.
 struct BufferCopy {
   Buffer destination;
   Buffer source;

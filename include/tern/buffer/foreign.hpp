@@ -169,6 +169,7 @@ class TERN_EXPORT Released {
   /// The address and size of the buffer. Null and 0 after give_back().
   [[nodiscard]] void* address() const noexcept { return block_ ? address_ : nullptr; }
   [[nodiscard]] std::size_t bytes() const noexcept { return block_ ? bytes_ : 0; }
+  /// The kind of the memory and its device, also after give_back().
   [[nodiscard]] MemoryKind kind() const noexcept { return kind_; }
   [[nodiscard]] const Device& device() const noexcept { return device_; }
 

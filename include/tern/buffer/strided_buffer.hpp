@@ -62,6 +62,7 @@ class TERN_EXPORT StridedBuffer {
   [[nodiscard]] explicit operator bool() const noexcept { return bool(hull_); }
   /// The type of the elements; void for an empty handle.
   [[nodiscard]] DType dtype() const noexcept { return dtype_; }
+  /// The extents, one per dimension.
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
   /// The strides in elements, one per dimension.
   [[nodiscard]] std::span<const std::int64_t> strides() const noexcept {

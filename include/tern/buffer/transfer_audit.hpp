@@ -125,9 +125,9 @@ class TransferCounts {
 
 /// What all gates of all threads have refused or counted.
 struct TransferGateStatistics {
-  CopyCount refused = {};
-  CopyCount counted = {};
-  CallSite last = {};  // the line that read, or would have read
+  CopyCount refused = {};  // copies that failed with download_refused
+  CopyCount counted = {};  // copies of gates that only count
+  CallSite last = {};      // the line that read, or would have read
 };
 /// Returns the sums over the gates of the process so far.
 [[nodiscard]] TERN_EXPORT TransferGateStatistics transfer_gate_statistics() noexcept;

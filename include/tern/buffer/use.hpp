@@ -50,6 +50,7 @@ class HostView {
   [[nodiscard]] bool empty() const noexcept { return elements_.empty(); }
   [[nodiscard]] T* begin() const noexcept { return data(); }
   [[nodiscard]] T* end() const noexcept { return data() + size(); }
+  /// The shape of the buffer that was opened.
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
   /// The elements as a span. A HostView is a contiguous range, so it also converts to std::span
   /// implicitly.

@@ -140,8 +140,8 @@ enum class HintSkip : std::uint8_t {
 
 /// What became of a hint.
 struct HintReport {
-  HintSkip skipped = HintSkip::none;
-  HintRange range = {};
+  HintSkip skipped = HintSkip::none;  // why the hint did not reach the driver, if it did not
+  HintRange range = {};               // what the hint was about, with the further bytes it affects
   /// The number of bytes that move, for a unified buffer. Empty for managed memory, because drivers
   /// do not report which pages they move.
   std::optional<std::size_t> moved_bytes = {};
@@ -173,6 +173,7 @@ class TERN_EXPORT Hints {
     return try_over(device, address, bytes, std::move(owner), options, site).value();
   }
 
+  /// The managed memory that the hints are about.
   [[nodiscard]] const Buffer& buffer() const noexcept { return buffer_; }
   /// Returns the options of the constructor, which all hints of this object follow.
   [[nodiscard]] HintOptions options() const noexcept { return options_; }

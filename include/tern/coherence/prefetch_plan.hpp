@@ -58,7 +58,7 @@ class TERN_EXPORT PrefetchPlan {
  public:
   /// What execute() did, counted in entries as they were added. Joined entries count one by one.
   struct Report {
-    std::size_t sent = 0;
+    std::size_t sent = 0;  // entries whose prefetch is queued
     /// Entries of which nothing had to move, or that the device does not support.
     std::size_t skipped = 0;
     /// For managed memory the bytes that were sent, for unified buffers the bytes that move.

@@ -137,6 +137,7 @@ class [[nodiscard]] DeviceLease {
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   /// Returns a View of the elements, to pass to a kernel.
   [[nodiscard]] View<T> kernel_view() const noexcept { return View<T>(data(), size()); }
+  /// The stream to which work on data() must be submitted.
   [[nodiscard]] StreamRef stream() const noexcept { return stream_; }
 
   /// Returns false after close(), commit() and abandon(), and for a lease that was moved from.
@@ -264,6 +265,7 @@ class UnifiedView {
       return DType::byte;
     }
   }
+  /// Returns UnifiedOptions::tag, under which reports and counters list the buffer.
   [[nodiscard]] Tag tag() const noexcept { return raw_.tag(); }
   /// Returns the device that is used where no stream is named.
   [[nodiscard]] const Device& default_device() const noexcept { return raw_.device(); }

@@ -62,7 +62,7 @@ inline constexpr std::size_t transfer_reasons = 0 TERN_FOR_EACH_TRANSFER_REASON(
 
 [[nodiscard]] TERN_EXPORT std::string_view name(TransferReason reason) noexcept;
 
-/// Bytes within [begin, end) of a buffer were copied from one place to another.
+/// Bytes within [`begin`, `end`) of a buffer were copied `from` one place `to` another.
 struct Transfer {
   Place from = {}, to = {};
   std::size_t begin = 0, end = 0;
@@ -98,6 +98,7 @@ struct UnifiedStatistics {
     return {to_host.copies + to_device.copies + between_devices.copies,
             to_host.bytes + to_device.bytes + between_devices.bytes};
   }
+  /// Returns the transfers that this reason caused, elided ones included.
   [[nodiscard]] const CopyCount& of(TransferReason reason) const noexcept {
     return by_reason[static_cast<std::size_t>(reason)];
   }

@@ -144,6 +144,7 @@ class TERN_EXPORT Failure {
   /// Replaces the call site.
   Failure& at(CallSite site) noexcept;
 
+  /// What went wrong, and the line of the call. site() is empty if the call is not known.
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }
   [[nodiscard]] CallSite site() const noexcept { return site_; }
 
@@ -200,6 +201,7 @@ class TERN_EXPORT Error {
 
   virtual ~Error();
 
+  /// What went wrong, and the numbers as fields: failure().
   [[nodiscard]] ErrorCode code() const noexcept { return failure_.code(); }
   [[nodiscard]] const Failure& failure() const noexcept { return failure_; }
   /// Returns the message without the call site.

@@ -184,8 +184,8 @@ struct MemoryInfo {
   std::size_t total_bytes = 0;  // used or not
 };
 
-/// What the device knows about an address. `base` and `bytes` describe the allocation that contains
-/// it. They are zero for host memory that the device does not know.
+/// What the device knows about an address: its `kind`. `base` and `bytes` describe the allocation
+/// that contains it. They are zero for host memory that the device does not know.
 struct PointerInfo {
   MemoryKind kind = MemoryKind::host;
   void* base = nullptr;

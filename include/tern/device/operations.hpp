@@ -85,8 +85,8 @@ enum class Advice : std::uint8_t {
 /// throw.
 using HostFunction = void (*)(void* context);
 
-/// The grid of a launch in blocks, a block in threads, and `shared_bytes` of dynamic shared memory
-/// per block.
+/// The `grid` of a launch in blocks, a `block` in threads, and `shared_bytes` of dynamic shared
+/// memory per block.
 struct LaunchSize {
   std::uint32_t grid[3] = {1, 1, 1};
   std::uint32_t block[3] = {1, 1, 1};

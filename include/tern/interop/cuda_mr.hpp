@@ -232,6 +232,7 @@ class CudaMrUpstream final : public detail::AnyCudaMrUpstream {
                           detail::AllocatesOnStreams<R> || detail::AllocatesAsync<R>),
         upstream_(std::move(upstream)) {}
 
+  /// The memory resource of the other library.
   [[nodiscard]] R& upstream() noexcept { return upstream_; }
 
  private:

@@ -148,6 +148,8 @@ class Communicator {
   // --- Messages. Calls throw OutOfBounds for a rank or a tag that does not exist. `stream` is the
   // stream that uses the memory; by default the default stream of the device.
 
+  /// Sends memory or a table, and waits until the memory may be used again. isend() returns a
+  /// request to wait for instead.
   void send(const detail::Memory& x, int dest, int tag = 0, StreamRef stream = {}) {
     isend(x, dest, tag, stream).wait();
   }

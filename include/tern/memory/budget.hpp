@@ -137,6 +137,7 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   /// The names from the root to this budget, such as "process/tenant/task".
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  /// The budget above, which every charge of this one also charges. Null for a root.
   [[nodiscard]] const BudgetHandle& parent() const noexcept { return parent_; }
   /// The shared budget above the root of the tree, or null.
   [[nodiscard]] const SharedBudgetHandle& shared() const noexcept { return shared_; }

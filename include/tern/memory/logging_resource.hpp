@@ -141,6 +141,7 @@ class TERN_EXPORT LoggingResource final : public WrappingResource {
 
   /// The number of records that the sink did not accept.
   [[nodiscard]] std::uint64_t dropped_records() const noexcept { return dropped_.load(); }
+  /// Where the records go. Other resources may write to it too.
   [[nodiscard]] const LogSinkHandle& sink() const noexcept { return sink_; }
 
  private:

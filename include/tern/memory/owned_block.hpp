@@ -54,6 +54,7 @@ class TERN_EXPORT OwnedBlock {
   /// Return the first byte and the granted bytes. Throw NotAllocated if there is no block.
   [[nodiscard]] void* address() const { return block().address; }
   [[nodiscard]] std::size_t bytes() const { return block().bytes; }
+  /// The resource that will free the block. Null if there is no block.
   [[nodiscard]] const ResourceHandle& resource() const noexcept { return resource_; }
 
   /// The stream on which the block will be freed.

@@ -99,6 +99,7 @@ class TERN_EXPORT LogicalType {
   [[nodiscard]] static Result<LogicalType> try_of(DType dtype,
                                                   CallSite site = CallSite::here()) noexcept;
 
+  /// kind() is what the values are. unit() and zone() have a meaning for times only.
   [[nodiscard]] TypeKind kind() const noexcept { return kind_; }
   [[nodiscard]] TimeUnit unit() const noexcept { return unit_; }
   [[nodiscard]] const std::string& zone() const noexcept { return zone_; }
@@ -182,11 +183,13 @@ class TERN_EXPORT Schema {
 
   /// Returns the number of fields.
   [[nodiscard]] std::size_t size() const noexcept { return fields().size(); }
+  /// Returns the fields in order. The span is valid while a copy of the schema exists.
   [[nodiscard]] std::span<const Field> fields() const noexcept;
   /// Returns null if there is no such field.
   [[nodiscard]] const Field* field(std::size_t index) const noexcept;
   /// Returns the index of the first field with this name, or nothing.
   [[nodiscard]] std::optional<std::size_t> find(std::string_view name) const noexcept;
+  /// Returns the pairs that belong to the whole table.
   [[nodiscard]] const Metadata& metadata() const noexcept;
 
   /// Returns a schema with these fields, in this order. Fails with out_of_bounds, naming the index,

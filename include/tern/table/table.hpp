@@ -62,6 +62,7 @@ namespace tern {
 
 /// The buffers of a column.
 struct ColumnParts {
+  /// The elements, the bits, or the bytes of strings and binaries.
   Buffer values = {};
   /// Empty if all values are present.
   Buffer validity = {};
@@ -182,6 +183,7 @@ class TERN_EXPORT Column {
 
   // --- Queries
 
+  /// type() is what the values mean. capacity() is how many values the buffers have room for.
   [[nodiscard]] const LogicalType& type() const noexcept { return type_; }
   [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
   /// Returns the buffers as they were given. The column's first value is value parts().first of
@@ -298,9 +300,12 @@ class TERN_EXPORT Table {
 
   // --- Queries
 
+  /// Returns the fields, one per column.
   [[nodiscard]] const Schema& schema() const noexcept;
   /// Returns the number of columns.
   [[nodiscard]] std::size_t arity() const noexcept { return columns().size(); }
+  /// Returns the columns in the order of the schema. The span is valid while a copy of the table
+  /// exists.
   [[nodiscard]] std::span<const Column> columns() const noexcept;
   /// Returns nothing if there is no such column.
   [[nodiscard]] std::optional<Column> column(std::size_t index) const;

@@ -108,9 +108,9 @@ struct CheckBudget {
 
 /// The result of a check.
 struct CheckSummary {
-  std::uint64_t bytes = 0;
-  std::uint64_t records = 0;
-  std::uint64_t actors = 0;  // streams and host threads
+  std::uint64_t bytes = 0;    // of the trace that were read
+  std::uint64_t records = 0;  // that were judged
+  std::uint64_t actors = 0;   // streams and host threads
   std::uint64_t findings = 0;
   std::uint64_t gaps = 0;  // places where the writer lost records
   /// The number of lost records in all gaps for which the trace contains the number.
