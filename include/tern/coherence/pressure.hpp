@@ -8,9 +8,9 @@
 // 3. dirty: some bytes are up to date nowhere else. A device copy is written back to the host
 //    first, a host copy to the spill file of its buffer. A host copy without a spill file stays.
 //
-// Within a kind, the least recently used copy goes first. Copies that are leased, escaped, adopted,
-// claimed by a launch or kept (UnifiedBuffer::pin_residency) are not evicted. A prefetch never
-// evicts a dirty copy.
+// Within a kind, the least recently used copy goes first. Copies that are leased, exported,
+// adopted, claimed by a launch or kept (UnifiedBuffer::pin_residency) are not evicted. A prefetch
+// never evicts a dirty copy.
 //
 // A device copy is freed in the order of the stream that needs the memory, after all its uses. No
 // device lease waits on the host for that, and the budget shows the memory as pending. Evicting a

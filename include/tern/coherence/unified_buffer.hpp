@@ -563,6 +563,7 @@ class UnifiedView {
   }
 
  protected:
+  /// as_host(), as_export() and as_device() wrap the raw lease of a call, or pass its failure on.
   template <class U>
   [[nodiscard]] static Result<HostLease<U>> as_host(Result<RawLease> raw) noexcept {
     if (!raw) return raw.failure();
@@ -589,7 +590,7 @@ class UnifiedView {
         .with("tag", raw_.tag().name());
   }
 
-  RawUnified raw_;
+  RawUnified raw_;  // the buffer, and the range of this view
 };
 
 /// Kernel arguments. A launch copies the bytes that its device lacks before the kernel runs, for

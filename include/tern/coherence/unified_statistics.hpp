@@ -18,9 +18,9 @@ namespace tern {
 // A Transfer describes one copy that a unified buffer made on its own, and why.
 //
 // Every such copy is counted with its reason and the source line of the access that caused it: per
-// buffer (UnifiedBuffer::stats and transfers) and for the process (unified_totals). If two places
-// share memory, the copy between them is elided: it moves no bytes, but is counted with the bytes
-// it would have moved. All types here are plain values.
+// buffer (UnifiedBuffer::statistics and transfers) and for the process (unified_totals). If two
+// places share memory, the copy between them is elided: it moves no bytes, but is counted with the
+// bytes it would have moved. All types here are plain values.
 
 /// All reasons for a transfer:
 /// - an access that needed the bytes: `host_read`, `host_rw`, `device_read`, `device_rw`, or

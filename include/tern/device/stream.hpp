@@ -285,7 +285,7 @@ class TERN_EXPORT StreamRef {
   friend class DeviceState;
   constexpr StreamRef(StreamState* state, StreamId id) noexcept : state_(state), id_(id) {}
 
-  StreamState* state_ = nullptr;
+  StreamState* state_ = nullptr;  // may belong to a later stream; id_ tells them apart
   StreamId id_;
 
  private:
