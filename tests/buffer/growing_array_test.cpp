@@ -395,7 +395,7 @@ TEST_P(GrowingArrayOn, IsAnArgumentOfKernels) {
   twice.launch(stream, elements(1), in(array), out(doubled), inout(total));
   EXPECT_EQ(total.get(stream), 4955u);
   twice.launch(stream, elements(1), in(doubled), inout(doubled), inout(total));
-  EXPECT_EQ(total.get(stream), 4955u + 9900u);
+  EXPECT_EQ(total.get(stream), 4955u + 19800u);
   EXPECT_EQ(doubled.slice(99, 1).to_vector(), (std::vector<std::uint32_t>{4 * 99}));
   doubled.clear();
   twice.launch(stream, elements(0), in(doubled), out(doubled), inout(total));
