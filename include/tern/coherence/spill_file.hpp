@@ -33,8 +33,10 @@
 namespace tern {
 
 class SpillFile;
+/// Each buffer that spills keeps its file alive through a handle.
 using SpillHandle = std::shared_ptr<SpillFile>;
 
+/// Where the file is, and how large it may become.
 struct SpillOptions {
   /// The directory in which the file is created, without a name.
   std::string directory = {};
@@ -74,6 +76,7 @@ class TERN_EXPORT SpillFile {
   ~SpillFile();
 
   [[nodiscard]] const std::string& directory() const noexcept { return directory_; }
+  /// Returns the figures at one moment.
   [[nodiscard]] SpillStatistics statistics() const noexcept;
 
   /// Writes bytes to a new extent; used by unified buffers. Fails with out_of_budget, and with file
