@@ -44,6 +44,11 @@
 
 namespace tern {
 
+template <class T>
+class GrowingArray;
+template <class T>
+class Scalar;
+
 /// The typed handle. See the top of this file.
 template <class T>
 class Array {
@@ -280,6 +285,8 @@ class Array {
  private:
   template <class U>
   friend class Array;
+  friend class GrowingArray<T>;
+  friend class Scalar<T>;
 
   [[nodiscard]] T* data() const noexcept { return reinterpret_cast<T*>(raw_.address()); }
   [[nodiscard]] static Result<Array> wrap(Result<RawArray> raw) noexcept {
