@@ -107,6 +107,7 @@ class GrowingArray {
 
   /// Number of elements.
   [[nodiscard]] std::size_t size() const noexcept { return raw_.size_bytes() / sizeof(T); }
+  /// empty() returns whether size() is 0. size_bytes() counts the elements without the spare pages.
   [[nodiscard]] bool empty() const noexcept { return raw_.size_bytes() == 0; }
   [[nodiscard]] std::size_t size_bytes() const noexcept { return raw_.size_bytes(); }
   /// Number of elements for which there is memory.
@@ -114,6 +115,7 @@ class GrowingArray {
   /// Number of elements that the array can have at most.
   [[nodiscard]] std::size_t max_size() const noexcept { return raw_.max_bytes() / sizeof(T); }
   [[nodiscard]] GrowingStatistics statistics() const noexcept { return raw_.statistics(); }
+  /// The memory and its record of uses, shared with views and leases.
   [[nodiscard]] const StorageHandle& storage() const noexcept { return raw_.storage(); }
   /// The address of the first element, for comparison and diagnostics. Null before the first
   /// element. Kernels must get a kernel_view() instead.
