@@ -4,8 +4,8 @@ Headers of Tern have ``///`` comments above declarations and ``//`` comments beh
 know which comment is meant for several declarations, and which header a declaration comes from:
 
 - A ``//`` comment behind a member is a comment of the member.
-- A comment above the first of several adjacent declarations applies to all of them if they are fields of one type, or
-  forms of one function such as ``x()`` and ``try_x()``.
+- A comment above the first of several adjacent declarations applies to all of them that it names, to fields, and to
+  the forms of one function such as ``x()`` and ``try_x()``.
 - Members without a comment get the text of ``names.txt`` if their name is there.
 - Lists in macros (``TERN_FOR_EACH_...``) are expanded.
 - Numbers lose their separators, which Doxygen takes for the beginning of a character.
@@ -63,6 +63,8 @@ def expanded(lines: list[str]) -> list[str]:
                     values = dict(zip(parameters, arguments))
                     one = re.sub(r"\b\w+\b", lambda word: values.get(word[0], word[0]), body)
                     texts = [value.strip('"') for value in arguments[1:]]
+                    if found := re.match(r"class (?:TERN_EXPORT )?\w+", one.strip()):
+                        result.append(f"/// The exception of the error code ``{arguments[0]}``.")
                     if re.fullmatch(r"\w+,", one.strip()) and texts:
                         one = f"  {one.strip()} ///< {'; '.join(texts)}"
                     result.append(one)
@@ -95,14 +97,14 @@ def commented(lines: list[str]) -> list[str]:
     """The lines, with a comment for every declaration that a comment or ``names.txt`` is meant for."""
     result: list[str] = []
     comment: list[str] = []  # the comment directly above
-    last: list[str] = []     # the comment that following declarations may share
-    last_name, last_type, last_is_field = "", "", False
+    group: list[str] = []    # the last comment since the last blank line
+    last_name, last_is_field = "", False
     is_first = True          # of a declaration that may span lines
-    for line in lines:
+    is_template = False      # the line above is the head of a template
+    for at, line in enumerate(lines):
         text = line.strip()
         if not text:
-            comment, last, last_name = [], [], ""
-            is_first = True
+            comment, group, last_name, is_first = [], [], "", True
             result.append(line)
             continue
         if text.startswith("///"):
@@ -116,43 +118,36 @@ def commented(lines: list[str]) -> list[str]:
             result.append(line)
             continue
         behind = re.search(r"(?<=[;,{\w)\"'0-9])\s+// (?!namespace|NOLINT)(.*)$", line)
-        if is_first and is_declaration(line):
-            name, is_field = name_of(line)
-            if not comment and not behind and name:
-                stem = name.removeprefix("try_")
-                shares = last and (is_field == last_is_field) and (
-                    type_of(line) == last_type if is_field else stem == last_name.removeprefix("try_"))
+        if is_first and not is_template and is_declaration(line):
+            head = re.match(r"template <.*>$|\[\[nodiscard\]\]$", text)
+            name, is_field = name_of(lines[at + 1] if head and at + 1 < len(lines) else line)
+            stem = name.removeprefix("try_")
+            if comment:
+                group = comment
+            elif name and not behind:
                 indent = line[: len(line) - len(line.lstrip())]
-                if shares:
-                    result += last
+                if group and (is_field and last_is_field or stem == last_name.removeprefix("try_") or
+                              any(re.search(rf"\b(try_)?{re.escape(stem)}\b", one) for one in group)):
+                    result += group
                 elif stem in COMMON and not is_field:
                     result.append(f"{indent}/// {COMMON[stem]}")
-            if comment:
-                last, last_type = comment, type_of(line)
-            elif behind or (is_field and type_of(line) != last_type) or (not is_field and not shares_on(name, last_name)):
-                last = []
+            if behind and not comment:
+                group = []
             last_name, last_is_field = name or last_name, is_field
             comment = []
+            is_template = head is not None
+        elif is_template:
+            is_template = False
         if behind and re.search(r"[;,{]\s*$|\w\s*$|[)\]}\"']\s*$", line[: behind.start()]):
             line = line[: behind.start()] + "  ///< " + behind[1]
         result.append(line)
         code = re.sub(r"\s*//.*$", "", line).rstrip()
-        is_first = code.endswith((";", "{", "}", ",", ":")) if code else True
+        is_first = code.endswith((";", "{", "}", ",", ":")) or is_template if code else True
         if code.endswith(",") and "(" in code and code.count("(") > code.count(")"):
             is_first = False
         if re.match(r"(public|private|protected):", text) or text.startswith(("class ", "struct ", "enum ")):
-            comment, last, last_name = [], [], ""
+            comment, group, last_name = [], [], ""
     return result
-
-
-def type_of(line: str) -> str:
-    """The type of a field, as written."""
-    found = FIELD.match(line.strip())
-    return line.strip()[: found.start(1)] if found else ""
-
-
-def shares_on(name: str, last_name: str) -> bool:
-    return bool(name) and name.removeprefix("try_") == last_name.removeprefix("try_")
 
 
 def from_c(text: str) -> list[str]:

@@ -19,8 +19,12 @@ def has_text(node: ET.Element) -> bool:
     return any("".join(one.itertext()).strip() for tag in ("briefdescription", "detaileddescription") for one in node.findall(tag))
 
 
-def plain_comments(path: pathlib.Path) -> str:
-    return "\n".join(line for line in path.read_text().splitlines() if re.match(r"\s*(//(?!/)|/?\*)", line))
+def comments(path: pathlib.Path) -> str:
+    """The plain comments of a header. Of the comments of declarations, the names with brackets or in quotes."""
+    text = path.read_text()
+    plain = [line for line in text.splitlines() if re.match(r"\s*(//(?!/)|/?\*)", line)]
+    named = [name for line in text.splitlines() if re.match(r"\s*///", line) for name in re.findall(r"\w+(?=\()|(?<=`)\w+(?=`)", line)]
+    return "\n".join([*plain, *named])
 
 
 class Check:
@@ -36,7 +40,7 @@ class Check:
         inside = location.get("file", "").split("include/")[-1]
         if inside not in self.comments:
             path = root / "include" / inside
-            self.comments[inside] = plain_comments(path) if path.is_file() else ""
+            self.comments[inside] = comments(path) if path.is_file() else ""
         return re.search(rf"\b{re.escape(name)}\b", self.comments[inside]) is not None
 
     def members(self, compound: ET.Element, of: str, is_struct_documented: bool) -> None:
@@ -47,9 +51,9 @@ class Check:
         for one in all_members:
             name = one.findtext("name") or ""
             kind = one.get("kind")
-            if kind in ("friend", "define") or not name or "detail" in of or name.startswith(("operator", "~", "TERN_")):
+            if kind in ("friend", "define") or not name or name[0] == "@" or "<" in name or "detail" in of or name.startswith(("operator", "~", "TERN_")):
                 continue
-            if of and (name == of.split("::")[-1] or kind == "typedef") or one.find("reimplements") is not None:
+            if of and (name == of.split("::")[-1] or kind == "typedef") or one.find("reimplements") is not None or "override" in (one.findtext("argsstring") or ""):
                 continue
             self.checked += 1
             if kind == "enum":
@@ -79,7 +83,7 @@ class Check:
             return
         if kind == "group":
             self.members(compound, "", False)
-        elif kind != "namespace":
+        elif kind != "namespace" and "<" not in name:  # specializations are what their templates are
             self.checked += 1
             is_documented = has_text(compound) or self.header_names(compound, name.split("::")[-1].split("<")[0].strip())
             if not is_documented:

@@ -46,10 +46,12 @@ extern "C" {
 #define TERN_C_API __attribute__((visibility("default")))
 #define TERN_ABI_VERSION 1
 
+/* Handles. Each tern_device, tern_resource and tern_budget is released by its own function. */
 typedef struct tern_device tern_device;
 typedef struct tern_resource tern_resource;
 typedef struct tern_budget tern_budget;
 
+/* What a call returns: TERN_OK, or the reason of its failure. */
 typedef int32_t tern_status;
 enum {
   TERN_OK = 0,
@@ -65,6 +67,8 @@ enum {
   TERN_FAILED = 10 /* anything else; tern_last_error() names it */
 };
 
+/* A kind of memory: TERN_DEVICE_MEMORY of the device, TERN_PINNED_MEMORY of the host, page-locked,
+ * or TERN_MANAGED_MEMORY, which migrates between both. */
 typedef int32_t tern_memory_kind;
 enum { TERN_DEVICE_MEMORY = 0, TERN_PINNED_MEMORY = 1, TERN_MANAGED_MEMORY = 2 };
 
@@ -87,19 +91,22 @@ TERN_C_API const char* tern_status_name(tern_status status);
 /* Opens a device by its spec, such as "cuda:0" or "sim". Opening a spec twice returns the same
  * device. A device stays open until the process ends. */
 TERN_C_API tern_status tern_open_device(const char* spec, tern_device** device);
+/* Releases the handle. Null does nothing. The same holds for the other functions of this kind. */
 TERN_C_API void tern_release_device(tern_device* device);
 /* Returns the free and total bytes of the device. */
 TERN_C_API tern_status tern_device_memory(const tern_device* device, size_t* free_bytes,
                                           size_t* total_bytes);
+/* Waits until all work of the device is complete. */
 TERN_C_API tern_status tern_synchronize(const tern_device* device);
 
 /* --- Resources and budgets */
 
+/* Options of tern_make_pool(). */
 typedef struct tern_pool_options {
-  size_t struct_bytes; /* sizeof(tern_pool_options) */
-  tern_memory_kind kind;
-  size_t limit_bytes;   /* the most memory that the pool holds; 0: no limit */
-  size_t initial_bytes; /* memory that the pool allocates now */
+  size_t struct_bytes;   /* sizeof(tern_pool_options) */
+  tern_memory_kind kind; /* of the memory that the pool allocates */
+  size_t limit_bytes;    /* the most memory that the pool holds; 0: no limit */
+  size_t initial_bytes;  /* memory that the pool allocates now */
 } tern_pool_options;
 
 /* Makes a pool. Null options select a pool of device memory without a limit. */
@@ -112,7 +119,9 @@ TERN_C_API tern_status tern_default_resource(const tern_device* device, tern_mem
  * parent, which may be null. */
 TERN_C_API tern_status tern_make_budget(const char* name, size_t limit_bytes,
                                         const tern_budget* parent, tern_budget** budget);
+/* Changes the limit. What is charged stays charged. */
 TERN_C_API tern_status tern_set_budget_limit(const tern_budget* budget, size_t limit_bytes);
+/* Releases the handle. Resources and children keep the budget. */
 TERN_C_API void tern_release_budget(tern_budget* budget);
 /* Returns a resource that charges each block of `upstream` to the budget. */
 TERN_C_API tern_status tern_make_budget_resource(const tern_resource* upstream,
@@ -139,6 +148,7 @@ TERN_C_API tern_status tern_free_in_order(void* address);
 /* States that another stream uses the memory too, until it is freed. */
 TERN_C_API tern_status tern_record_use(void* address, void* stream);
 
+/* Live memory, as tern_find_block() and tern_snapshot() return it. */
 typedef struct tern_block {
   size_t struct_bytes; /* sizeof(tern_block) */
   void* address;
@@ -150,15 +160,16 @@ typedef struct tern_block {
 /* Finds the live memory that begins at the address. */
 TERN_C_API tern_status tern_find_block(const void* address, tern_block* block);
 
+/* The figures of a resource. */
 typedef struct tern_statistics {
-  size_t struct_bytes; /* sizeof(tern_statistics) */
-  size_t live_bytes;   /* allocated and not freed */
-  size_t live_blocks;
-  size_t peak_live_bytes;
-  size_t pending_bytes; /* freed, but a stream may still use them */
-  size_t held_bytes;    /* of the resource: allocated from the driver */
-  size_t peak_held_bytes;
-  size_t limit_bytes; /* of the pool and its budgets; 0: no limit */
+  size_t struct_bytes;    /* sizeof(tern_statistics) */
+  size_t live_bytes;      /* allocated and not freed */
+  size_t live_blocks;     /* allocations that are not freed */
+  size_t peak_live_bytes; /* the most bytes that were live at one time */
+  size_t pending_bytes;   /* freed, but a stream may still use them */
+  size_t held_bytes;      /* of the resource: allocated from the driver */
+  size_t peak_held_bytes; /* the most bytes that the resource held at one time */
+  size_t limit_bytes;     /* of the pool and its budgets; 0: no limit */
   uint64_t allocations;
   uint64_t frees;
   uint64_t refusals;     /* allocations that failed */
@@ -174,13 +185,15 @@ TERN_C_API tern_status tern_get_statistics(const tern_resource* resource,
  * resource charges no budget. */
 TERN_C_API tern_status tern_reset_peak(tern_resource* resource);
 
+/* The figures of a budget. */
 typedef struct tern_budget_statistics {
   size_t struct_bytes;  /* sizeof(tern_budget_statistics) */
   size_t limit_bytes;   /* SIZE_MAX: no limit */
   size_t used_bytes;    /* live and pending */
   size_t pending_bytes; /* freed, but a stream may still use them */
-  size_t peak_bytes;
+  size_t peak_bytes;    /* the most bytes that were used at one time */
 } tern_budget_statistics;
+/* Returns the figures of a budget. */
 TERN_C_API tern_status tern_get_budget_statistics(const tern_budget* budget,
                                                   tern_budget_statistics* statistics);
 
@@ -189,8 +202,8 @@ TERN_C_API tern_status tern_get_budget_statistics(const tern_budget* budget,
 TERN_C_API tern_status tern_trim(tern_resource* resource, size_t keep_bytes,
                                  size_t* released_bytes);
 /* Writes the live blocks of all resources of a device, at most `capacity`, and their number, which
- * may be larger. Set struct_bytes of the first block: it is the distance from one block to the next.
- * Blocks that other threads allocate or free meanwhile may be left out. */
+ * may be larger. Set struct_bytes of the first block: it is the distance from one block to the
+ * next. Blocks that other threads allocate or free meanwhile may be left out. */
 TERN_C_API tern_status tern_snapshot(const tern_device* device, tern_block* blocks, size_t capacity,
                                      size_t* count);
 
@@ -200,9 +213,12 @@ TERN_C_API tern_status tern_snapshot(const tern_device* device, tern_block* bloc
  * plug-in functions on its device come from the arena if the filter returns true for their stream.
  * Memory that is freed is reused only in the same arena. */
 
+/* Names an arena. */
 typedef struct tern_arena_id {
   uint64_t first, second;
 } tern_arena_id;
+/* Returns nonzero if allocations on the stream come from the arena. `context` is what the caller
+ * passed to tern_begin_arena(). */
 typedef int (*tern_stream_filter)(void* context, void* stream);
 
 /* Opens the arena of a device for allocations. An unknown id makes a new arena over the resource
@@ -221,15 +237,18 @@ TERN_C_API tern_status tern_get_arena(int ordinal, tern_arena_id id, size_t* hel
                                       size_t* needed_bytes);
 /* Sets the initial size of the next arena that tern_begin_arena() makes on the device. */
 TERN_C_API tern_status tern_reserve_arena(int ordinal, size_t bytes);
-/* Begins and ends a rehearsal. In between, the allocations of all plug-in functions on the device,
- * in all threads, run as usual. The result is the exact size of an arena for the same calls. */
+/* Begins a rehearsal. Until tern_end_rehearsal(), the allocations of all plug-in functions on the
+ * device, in all threads, run as usual. The result is the exact size of an arena for the same
+ * calls. */
 TERN_C_API tern_status tern_begin_rehearsal(int ordinal);
+/* Ends the rehearsal, and writes the size. */
 TERN_C_API tern_status tern_end_rehearsal(int ordinal, size_t* needed_bytes);
 
 /* --- Plug-ins: the functions that other libraries call. They have no parameter for a resource
  *
  * Each library has its own number, and so can have its own resource and budget. */
 
+/* A library that allocates: TERN_TORCH, TERN_CUPY, TERN_NUMBA, or TERN_OTHER for any other. */
 typedef int32_t tern_library;
 enum { TERN_TORCH = 0, TERN_CUPY = 1, TERN_NUMBA = 2, TERN_OTHER = 3 };
 
@@ -240,24 +259,30 @@ TERN_C_API tern_status tern_set_plugin(tern_library library, int ordinal,
 /* Writes a new handle of the resource that tern_set_plugin() has set. Fails with
  * TERN_INVALID_DEVICE if there is none. */
 TERN_C_API tern_status tern_get_plugin(tern_library library, int ordinal, tern_resource** resource);
+/* Allocates from the resource that tern_set_plugin() has set, as tern_allocate() does. */
 TERN_C_API tern_status tern_plugin_allocate(tern_library library, int ordinal, size_t bytes,
                                             void* stream, void** address);
 
 /* CuPy. Frees are in the order of the stream that allocated the memory.
  * Returns null on failure. */
 TERN_C_API void* tern_cupy_malloc(void* stream, size_t bytes, int ordinal);
+/* Frees memory of tern_cupy_malloc(). */
 TERN_C_API void tern_cupy_free(void* stream, void* address, int ordinal);
 
 /* PyTorch. Returns null on failure: a MemPool then raises torch.OutOfMemoryError. Frees are in the
  * order of the stream that allocated the memory. */
 TERN_C_API void* tern_torch_malloc(size_t bytes, int ordinal, void* stream);
+/* Frees memory of tern_torch_malloc(). PyTorch's size, ordinal and stream are not read. */
 TERN_C_API void tern_torch_free(void* address, size_t bytes, int ordinal, void* stream);
 /* Like tern_torch_malloc(), but throws a std::runtime_error, because torch.cuda.memory.
  * change_current_allocator() does not check for null. The message begins with "CUDA out of memory."
  * if that is the reason: programs look for these words. */
 TERN_C_API void* tern_torch_malloc_or_throw(size_t bytes, int ordinal, void* stream);
+/* tern_record_use() in PyTorch's form. */
 TERN_C_API void tern_torch_record_stream(void* address, void* stream);
+/* Returns the address, and writes the size of the memory that begins there, or 0. */
 TERN_C_API void* tern_torch_base(void* address, size_t* bytes);
+/* Waits for the devices, and returns the unused memory of their resources to the driver. */
 TERN_C_API void tern_torch_empty_cache(void);
 /* Sets the limit of the outermost budget of the resource, or of its pool, to a fraction of the
  * device's memory. Fails with TERN_UNSUPPORTED if the resource has neither. PyTorch does not read

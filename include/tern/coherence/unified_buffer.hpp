@@ -593,8 +593,9 @@ class UnifiedView {
   RawUnified raw_;  // the buffer, and the range of this view
 };
 
-/// Kernel arguments. A launch copies the bytes that its device lacks before the kernel runs, for
-/// all arguments or for none.
+/// Kernel arguments: in() for memory that the kernel reads, out() for memory that it overwrites
+/// completely, inout() for both. A launch copies the bytes that its device lacks before the kernel
+/// runs, for all arguments or for none.
 template <class T>
 [[nodiscard]] LaunchArgument in(const UnifiedView<T>& view) noexcept {
   return view.as_argument(Access::read);

@@ -123,18 +123,19 @@ class CudaMrAdapter {
     deallocate(stream, address, bytes);
   }
 
-  // --- In the order of the host. The memory is ready when the call returns. Free memory only after
-  // the streams that use it have been waited for.
+  // --- In the order of the host. Free memory only after waiting for the streams that use it.
 
+  /// Returns memory that is ready to use.
   [[nodiscard]] void* allocate_sync(std::size_t bytes,
                                     std::size_t alignment = default_alignment) const {
     return memory_.allocate(bytes, alignment, {});
   }
+  /// Frees memory immediately.
   void deallocate_sync(void* address, std::size_t bytes,
                        std::size_t /*alignment*/ = default_alignment) const noexcept {
     memory_.deallocate(address, bytes, {});
   }
-  /// The older names.
+  /// allocate() and deallocate() without a stream are the older names.
   [[nodiscard]] void* allocate(std::size_t bytes, std::size_t alignment = default_alignment) const {
     return allocate_sync(bytes, alignment);
   }

@@ -30,6 +30,7 @@
 
 namespace tern {
 
+/// True for View<T>.
 template <class T>
 inline constexpr bool is_view = false;
 template <class T>

@@ -55,8 +55,9 @@ class Device;
 class PendingFrees;
 class Reservation;
 class SharedBudget;
-/// Handles keep a budget, or a joined shared budget, alive.
+/// Keeps a budget alive.
 using BudgetHandle = std::shared_ptr<Budget>;
+/// Keeps a joined shared budget alive.
 using SharedBudgetHandle = std::shared_ptr<SharedBudget>;
 
 /// The limit of a budget. There is no default: a budget without a limit must say unlimited().
