@@ -15,6 +15,8 @@
 #include "tern/buffer/copy.hpp"
 #include "tern/buffer/file.hpp"
 #include "tern/buffer/foreign.hpp"
+#include "tern/buffer/growing_array.hpp"
+#include "tern/buffer/scalar.hpp"
 #include "tern/buffer/transfer_audit.hpp"
 #include "tern/coherence/hints.hpp"
 #include "tern/coherence/managed_buffer.hpp"

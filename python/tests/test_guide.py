@@ -15,7 +15,7 @@ import ternmem as tern
 root = pathlib.Path(__file__).resolve().parent.parent.parent
 block = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.M)
 guide = root / "docs/guide"
-pages = [*sorted(guide.glob("python-*.md")), *sorted(guide.glob("from-*.md")), guide / "scale.md", root / "python/README.md"]
+pages = [*sorted(guide.glob("python-*.md")), guide / "scale.md", root / "python/README.md"]
 examples = sorted((root / "python/examples").glob("*.py"))
 
 

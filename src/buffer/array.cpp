@@ -6,7 +6,9 @@
 #include <optional>
 
 #include "buffer/copy_route.hpp"
+#include "buffer/sure_wait.hpp"
 #include "buffer/transfer_counts.hpp"
+#include "device/captures.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/default_resource.hpp"
@@ -211,6 +213,36 @@ Result<Mark> RawArray::try_fill(const Pattern& pattern, StreamRef stream, CallSi
   }
   use->end();
   return stream.try_mark();
+}
+
+Result<Mark> RawArray::try_put(const void* value, std::size_t bytes, StreamRef stream,
+                               CallSite site) noexcept {
+  if (bytes != bytes_) return sizes_differ(bytes_, bytes, site);
+  Result<StorageUse> use = try_use(stream, Access::discard, site);
+  if (!use) return use.failure();
+  Result<void> put;
+  for (std::size_t done = 0; put && done < bytes_;) {
+    Pattern pattern;
+    const std::size_t part = std::min(bytes_ - done, Pattern::max_bytes);
+    pattern.width_bytes = part;
+    std::memcpy(pattern.bytes, static_cast<const std::byte*>(value) + done, part);
+    put = stream.try_fill_bytes(address_ + done, part, pattern, site);
+    // Without a first fill there was no use.
+    if (!put && done == 0) return put.failure();
+    done += part;
+  }
+  use->end();
+  if (!put) return put.failure();
+  return stream.try_mark();
+}
+
+Result<void> RawArray::try_get(void* to, std::size_t bytes, StreamRef stream,
+                               CallSite site) const noexcept {
+  if (Result<void> free = check_not_captured(stream, site); !free) return free;
+  const Result<Mark> copied = try_read(to, bytes, stream, site);
+  if (!copied) return copied.failure();
+  // The caller's memory must not be written after the call returns.
+  return try_wait_surely(stream, *copied, site);
 }
 
 Buffer RawArray::buffer(DType dtype, std::size_t element_bytes) const {

@@ -576,6 +576,11 @@ bool Storage::try_grow(std::size_t end, std::size_t bytes) noexcept {
   const std::size_t before = this->bytes();
   if (end != before && shares() != 1) return false;
   if (bytes <= before) return true;
+  return grow_to(*cold, bytes);
+}
+
+bool Storage::grow_to(ColdState& cold, std::size_t bytes) noexcept {
+  const std::size_t before = this->bytes();
   std::size_t word = bytes_and_written_.load(std::memory_order_acquire);
   std::size_t grown = 0;
   do {
@@ -587,13 +592,48 @@ bool Storage::try_grow(std::size_t end, std::size_t bytes) noexcept {
     }
     // New bytes are unwritten.
     try {
-      cold->written.add(0, before);
+      cold.written.add(0, before);
     } catch (const std::bad_alloc&) {
       return false;
     }
   } while (!bytes_and_written_.compare_exchange_weak(word, grown, std::memory_order_acq_rel));
   note_unspecified(before, bytes - before);
   return true;
+}
+
+Result<void> Storage::try_extend(std::size_t bytes, CallSite site) noexcept {
+  ColdState* const cold = make_cold();
+  if (cold == nullptr) return no_host_memory("a larger array", site);
+  const std::lock_guard lock(cold->mutex);
+  if (!grow_to(*cold, bytes)) return no_host_memory("a larger array", site);
+  return {};
+}
+
+Result<void> Storage::try_cut(std::size_t bytes, CallSite site) noexcept try {
+  ColdState* const cold = make_cold();
+  if (cold == nullptr) return no_host_memory("a smaller array", site);
+  const std::lock_guard lock(cold->mutex);
+  // Even if all bytes are written: the list may still have ranges from before they were.
+  cold->written.remove(bytes, this->bytes());
+  std::size_t word = bytes_and_written_.load(std::memory_order_acquire);
+  std::size_t cut = 0;
+  do {
+    const bool is_written = (word & all_written_bit) != 0 || cold->written.has_all(bytes);
+    cut = is_written ? bytes | all_written_bit : bytes;
+  } while (!bytes_and_written_.compare_exchange_weak(word, cut, std::memory_order_acq_rel));
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a smaller array", site);
+}
+
+Result<void> Storage::check_exports_done(CallSite site) const noexcept {
+  if (are_exports_done()) return {};
+  return Failure(ErrorCode::access_conflict,
+                 "buffer {id} cannot give memory back: it was exported, and work on '{device}' may "
+                 "still use it. Call synchronize() of the device first.",
+                 site)
+      .with("id", id_.value)
+      .with("device", device().spec());
 }
 
 // --- Use

@@ -1,6 +1,6 @@
 #include "tern/launch/fence.hpp"
 
-#include "launch/captures.hpp"
+#include "device/captures.hpp"
 #include "tern/device/mark.hpp"
 
 namespace tern {

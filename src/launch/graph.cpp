@@ -12,7 +12,7 @@
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
 #include "launch/captured_uses.hpp"
-#include "launch/captures.hpp"
+#include "device/captures.hpp"
 #include "tern/launch/use_scope.hpp"
 
 namespace tern {

@@ -10,7 +10,7 @@
 
 #include "core/no_host_memory.hpp"
 #include "launch/block_uses.hpp"
-#include "launch/captures.hpp"
+#include "device/captures.hpp"
 #include "launch/last_mark.hpp"
 #include "memory/block_table.hpp"
 

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import urllib.parse
 
-FOLDERS = ("docs/tasks",)
+FOLDERS = ("docs/tasks", "docs/migrate")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.M)
 INCLUDE = re.compile(r"^#include.*$", re.M)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -111,6 +111,20 @@ def run(page, options, environment, executable):
     return errors + compared(page, ended.stdout.replace(f"{folder}/", ""))
 
 
+def build(pages, options, root, executable):
+    """Compiles the C++ programs into one executable. Returns what the compiler complains about, or nothing."""
+    if not pages:
+        return ""
+    unit = executable.with_suffix(".cpp")
+    unit.write_text(unit_of(pages))
+    # What the CMake targets tern::fake_cuda and tern::tern ask for, and where a shared library is found.
+    paths = {f"-Wl,-rpath,{pathlib.Path(library).parent}" for library in options.libraries}
+    ended = subprocess.run([options.compiler, "-std=c++20", "-Wall", "-Wextra", "-I", str(root / "include"), str(unit), "-o",
+                            str(executable), "-Wl,--undefined=tern_fake_cuda", *options.libraries, *sorted(paths), "-pthread",
+                            "-ldl"], capture_output=True, text=True, check=False)
+    return ended.stderr if "warning" in ended.stderr else "" if ended.returncode == 0 else ended.stderr or "the compiler failed"
+
+
 def missing_library(page, options, environment):
     """A sentence about a library that the page needs and this machine lacks, or None."""
     for library, question in LIBRARIES.items():
@@ -129,7 +143,8 @@ def broken_links(root):
     """Links of the documentation to files and headings that do not exist."""
     count = 0
     violations = []
-    for path in [*root.glob("*.md"), *sorted((root / "docs").rglob("*.md"))]:
+    elsewhere = [root / folder / "README.md" for folder in ("include/tern", "python", "tests/litmus")]
+    for path in [*root.glob("*.md"), *elsewhere, *sorted((root / "docs").rglob("*.md"))]:
         text = path.read_text()
         # Code has brackets of its own.
         prose = re.sub(r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), text, flags=re.DOTALL | re.M)
@@ -202,26 +217,23 @@ def main():
             left_out.append(reason)
             pages.remove(page)
 
-    programs = [page for page in pages if page.language == "cpp"]
+    # The compiler runs beside the Python programs, which come first.
     executable = options.work / "programs"
-    if programs:
-        unit = options.work / "programs.cpp"
-        unit.write_text(unit_of(programs))
-        # What the CMake targets tern::fake_cuda and tern::tern ask for, and where a shared library is found.
-        paths = {f"-Wl,-rpath,{pathlib.Path(library).parent}" for library in options.libraries}
-        built = subprocess.run([options.compiler, "-std=c++20", "-Wall", "-Wextra", "-I", str(root / "include"), str(unit), "-o",
-                                str(executable), "-Wl,--undefined=tern_fake_cuda", *options.libraries, *sorted(paths), "-pthread",
-                                "-ldl"], capture_output=True, text=True, check=False)
-        if built.returncode != 0 or "warning" in built.stderr:
-            violations.append(built.stderr)
-            pages = [page for page in pages if page.language != "cpp"]
+    in_python = [page for page in pages if page.language == "python"]
+    in_cpp = [page for page in pages if page.language == "cpp"]
     with concurrent.futures.ThreadPoolExecutor(2) as workers:
-        for found in workers.map(lambda page: run(page, options, environment, executable), pages):
+        built = workers.submit(build, in_cpp, options, root, executable)
+        for found in workers.map(lambda page: run(page, options, environment, executable), in_python):
+            violations += found
+        if built.result():
+            violations.append(built.result())
+            in_cpp = []
+        for found in workers.map(lambda page: run(page, options, environment, executable), in_cpp):
             violations += found
     for line in (*left_out, *violations):
         print(line)
     print(f"{len(pages)} programs and {links} links of the documentation")
-    sys.exit(1 if violations or not programs else 0)
+    sys.exit(1 if violations or not pages else 0)
 
 
 main()

@@ -34,7 +34,9 @@ namespace tern {
 
 /// What the catalog knows about one backend on this machine.
 struct BackendListing {
+  /// Specs of its devices begin with this name.
   std::string name;
+  /// Whether the backend can open devices on this machine.
   bool is_available = false;
   /// The reason why the backend is not available, as one sentence. Empty if the backend is
   /// available.

@@ -125,18 +125,18 @@ struct Options {
 /// Opens `count` devices, 1 to 64, that are peers of each other. Throws like open().
 [[nodiscard]] TERN_EXPORT std::vector<Device> open_peers(const Options& options, unsigned count);
 
-/// These functions announce a host access that the checker cannot observe. They throw Violation in
-/// Mode::raise if the access is not ordered after the work on that memory, and InvalidArgument for
-/// a null address.
+/// host_read() and host_write() announce a host access that the checker cannot observe. They throw
+/// Violation in Mode::raise if the access is not ordered after the work on that memory, and
+/// InvalidArgument for a null address.
 TERN_EXPORT void host_read(const Device& device, const void* address, std::size_t bytes,
                            CallSite site = CallSite::here());
 TERN_EXPORT void host_write(const Device& device, void* address, std::size_t bytes,
                             CallSite site = CallSite::here());
 
-/// With Options::per_thread_host, these functions declare the order of two threads: everything that
-/// a thread did before release() is ordered before everything that another thread does after
-/// acquire() with the same tag. Call them where the program synchronizes its threads with a lock or
-/// a flag.
+/// With Options::per_thread_host, release() and acquire() declare the order of two threads:
+/// everything that a thread did before release() is ordered before everything that another thread
+/// does after acquire() with the same tag. Call them where the program synchronizes its threads
+/// with a lock or a flag.
 TERN_EXPORT void release(const Device& device, std::uint64_t tag);
 TERN_EXPORT void acquire(const Device& device, std::uint64_t tag);
 
@@ -155,7 +155,7 @@ TERN_EXPORT void set_patience(const Device& device, std::uint64_t milliseconds);
 
 /// The result of for_every_schedule().
 struct Exploration {
-  std::uint64_t runs = 0;
+  std::uint64_t runs = 0;    // how often the body ran
   bool is_complete = false;  // true if every schedule was run
 };
 /// Runs the body once for every schedule and every choice that a driver has, each time on a new

@@ -39,6 +39,7 @@ class Run {
       : seed_(options.seed), trace_(options.trace), device_(sim::open(options)) {}
 
   [[nodiscard]] const Device& device() const noexcept { return device_; }
+  /// The seed of this run's device. TERN_SIM_SEED repeats the run.
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
   /// Creates a stream that lives until the run ends.
   [[nodiscard]] StreamRef stream(std::string_view name) {

@@ -44,6 +44,11 @@
 
 namespace tern {
 
+template <class T>
+class GrowingArray;
+template <class T>
+class Scalar;
+
 /// The typed handle. See the top of this file.
 template <class T>
 class Array {
@@ -122,7 +127,9 @@ class Array {
 
   /// Number of elements.
   [[nodiscard]] std::size_t size() const noexcept { return raw_.size_bytes() / sizeof(T); }
+  /// Returns true for an array without elements, with a device or without.
   [[nodiscard]] bool empty() const noexcept { return raw_.size_bytes() == 0; }
+  /// Number of bytes of the elements, without the spare capacity.
   [[nodiscard]] std::size_t size_bytes() const noexcept { return raw_.size_bytes(); }
   /// Number of elements up to which resize() can grow the array in place.
   [[nodiscard]] std::size_t capacity() const noexcept { return raw_.capacity_bytes() / sizeof(T); }
@@ -130,6 +137,7 @@ class Array {
   [[nodiscard]] StorageId id() const noexcept {
     return raw_.storage() ? raw_.storage()->id() : StorageId{};
   }
+  /// The allocation and its record of uses, shared with slices. Null for an empty array.
   [[nodiscard]] const StorageHandle& storage() const noexcept { return raw_.storage(); }
   /// The address, for comparison and diagnostics. Kernels must get a kernel_view() instead.
   [[nodiscard]] std::uintptr_t address() const noexcept {
@@ -277,6 +285,8 @@ class Array {
  private:
   template <class U>
   friend class Array;
+  friend class GrowingArray<T>;
+  friend class Scalar<T>;
 
   [[nodiscard]] T* data() const noexcept { return reinterpret_cast<T*>(raw_.address()); }
   [[nodiscard]] static Result<Array> wrap(Result<RawArray> raw) noexcept {

@@ -94,8 +94,12 @@ class TERN_EXPORT Buffer {
   [[nodiscard]] explicit operator bool() const noexcept { return bool(storage_); }
   /// Identity of the storage, shared by all views and copies. 0 for an empty handle.
   [[nodiscard]] StorageId id() const noexcept { return storage_ ? storage_->id() : StorageId{}; }
+  /// The allocation and its record of uses, shared by all views and copies. Null for an empty
+  /// handle.
   [[nodiscard]] const StorageHandle& storage() const noexcept { return storage_; }
+  /// The device whose streams use the memory. An empty Device for an empty handle.
   [[nodiscard]] const Device& device() const noexcept;
+  /// The kind of memory the storage has or will have. MemoryKind::host for an empty handle.
   [[nodiscard]] MemoryKind kind() const noexcept;
   /// Returns whether the host and kernels may read and write the memory in place.
   [[nodiscard]] Reach reach() const noexcept;
@@ -103,8 +107,10 @@ class TERN_EXPORT Buffer {
   [[nodiscard]] bool is_pinned() const noexcept;
   /// Returns true if other code owns the memory.
   [[nodiscard]] bool is_external() const noexcept { return storage_ && storage_->is_external(); }
+  /// The type of the elements; void for plain bytes. The extents of this handle follow: shape().
   [[nodiscard]] DType dtype() const noexcept { return dtype_; }
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
+  /// Number of bytes of this handle: of a view, those of the view.
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
   /// Number of elements; 0 for void.
   [[nodiscard]] std::size_t size() const noexcept {
@@ -112,6 +118,7 @@ class TERN_EXPORT Buffer {
   }
   /// Offset of the first byte in the storage.
   [[nodiscard]] std::size_t offset_bytes() const noexcept { return offset_; }
+  /// Returns whether the storage has memory. False before the first use.
   [[nodiscard]] bool is_allocated() const noexcept { return storage_ && storage_->is_allocated(); }
   /// Granted bytes of the storage beyond the requested size. 0 if there is no memory yet.
   [[nodiscard]] std::size_t wasted_bytes() const noexcept;
@@ -215,14 +222,15 @@ class TERN_EXPORT Buffer {
 
   // --- Copies to and from the caller's host memory, complete on return
 
-  /// Copies all bytes and waits for the copy. Works for every kind of memory. Fails with
-  /// size_mismatch if `bytes` differs from bytes().
+  /// try_copy_to() and try_copy_from() copy all bytes and wait for the copy. They work for every
+  /// kind of memory. They fail with size_mismatch if `bytes` differs from size_bytes().
   Result<void> try_copy_to(void* destination, std::size_t bytes,
                            CallSite site = CallSite::here()) const noexcept;
   Result<void> try_copy_from(const void* source, std::size_t bytes,
                              CallSite site = CallSite::here()) noexcept;
-  /// Copies all elements and waits for the copy. T must be the buffer's dtype (type_mismatch), and
-  /// the number of elements must match (size_mismatch).
+  /// The overloads for spans copy all elements and wait for the copy. T must be the buffer's dtype
+  /// (type_mismatch), and the number of elements must match (size_mismatch). copy_to() and
+  /// copy_from() throw what the try_ forms return.
   template <HasDType T>
   Result<void> try_copy_to(std::span<T> destination,
                            CallSite site = CallSite::here()) const noexcept {
@@ -267,9 +275,9 @@ class TERN_EXPORT Buffer {
 
   // --- In stream order
 
-  /// Copies all bytes to or from host memory (size_mismatch), on a stream of the buffer's device
-  /// (device_mismatch). Returns the mark of the copy. The host memory must stay valid until the
-  /// mark is done.
+  /// With a stream, try_copy_to() and try_copy_from() copy all bytes to or from host memory
+  /// (size_mismatch), on a stream of the buffer's device (device_mismatch). Returns the mark of the
+  /// copy. The host memory must stay valid until the mark is done.
   Result<Mark> try_copy_to(void* destination, std::size_t bytes, StreamRef stream,
                            CallSite site = CallSite::here()) const noexcept;
   Result<Mark> try_copy_from(const void* source, std::size_t bytes, StreamRef stream,

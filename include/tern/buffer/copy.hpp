@@ -61,11 +61,11 @@ struct Pitch {
   std::size_t row_bytes = 0;    // distance between the starts of two rows
   std::size_t slice_bytes = 0;  // distance between the starts of two slices; 0 if there is one
 };
-/// The size of a pitched copy: bytes per row, rows per slice, slices.
+/// The size of a pitched copy.
 struct Extent {
-  std::size_t width_bytes = 0;
-  std::size_t height = 1;
-  std::size_t depth = 1;
+  std::size_t width_bytes = 0;  // bytes of a row
+  std::size_t height = 1;       // rows per slice
+  std::size_t depth = 1;        // slices
 };
 /// Copies rows and slices in stream order and returns the mark of the copy. A row must not be wider
 /// than the distance between rows, a slice not larger than the distance between slices, and all
@@ -85,6 +85,7 @@ inline Mark copy_pitched(const Buffer& destination, const Pitch& destination_pit
 }
 
 /// One copy of a batch.
+/// Both buffers have the same number of bytes. Each may be a view.
 struct BufferCopy {
   Buffer destination;
   Buffer source;

@@ -113,6 +113,7 @@ inline MemoryCount reclaim_exported(CallSite site = CallSite::here()) {
 
 // --- Adopt: other code allocated the memory, and Tern decides when it is freed
 
+/// Who releases adopted memory, and when the memory is ready.
 struct Adoption {
   /// Called once, when the last handle is destroyed and the last recorded use is done, by the
   /// thread that notices it and with no lock held. It may call Tern and must not throw. Set
@@ -168,6 +169,7 @@ class TERN_EXPORT Released {
   /// The address and size of the buffer. Null and 0 after give_back().
   [[nodiscard]] void* address() const noexcept { return block_ ? address_ : nullptr; }
   [[nodiscard]] std::size_t bytes() const noexcept { return block_ ? bytes_ : 0; }
+  /// The kind of the memory and its device, also after give_back().
   [[nodiscard]] MemoryKind kind() const noexcept { return kind_; }
   [[nodiscard]] const Device& device() const noexcept { return device_; }
 
@@ -206,6 +208,7 @@ class TERN_EXPORT Released {
 
 // --- Borrow: other code keeps the ownership
 
+/// Who owns borrowed memory, and when the memory is ready.
 struct Loan {
   /// Kept alive until all recorded uses are done.
   std::shared_ptr<void> owner = {};
@@ -251,10 +254,15 @@ inline void state_ready(const Buffer& buffer, StreamRef producer,
 
 // --- Register: host memory, page-locked in place
 
+/// Options of try_register_host().
 struct RegisterOptions {
+  /// Kernels and copies must not write the memory; writes fail with read_only.
   bool read_only = false;
+  /// The tag of the buffer in reports and audits.
   Tag tag = {};
+  /// Whether the buffer checks host accesses, as StorageOptions::checked.
   std::optional<bool> checked = {};
+  /// The line that reports name.
   CallSite site = CallSite::here();
 };
 

@@ -56,6 +56,7 @@ namespace share {
 struct State;
 }
 
+/// Options of making and opening a shared array.
 struct SharedOptions {
   /// Charged with the memory, in whole pages, until this process has destroyed the array and all
   /// buffers of the array. Each process charges its own budget.
@@ -101,6 +102,7 @@ class TERN_EXPORT SharedBuffer {
   [[nodiscard]] explicit operator bool() const noexcept { return state_ != nullptr; }
   /// The elements as a flat buffer, for kernels, copies and host accesses.
   [[nodiscard]] Buffer buffer() const noexcept { return buffer_; }
+  /// size() is the number of elements and size_bytes() that of their bytes. 0 without an array.
   [[nodiscard]] std::size_t size() const noexcept { return buffer_.size(); }
   [[nodiscard]] std::size_t size_bytes() const noexcept { return buffer_.size_bytes(); }
   /// The text with which other processes of this user open the array. It contains a secret. Throws
@@ -150,6 +152,7 @@ class SharedArray : public SharedBuffer {
 
   SharedArray() noexcept = default;
 
+  /// Makes an array of `count` elements, as SharedBuffer::try_make() does.
   [[nodiscard]] static Result<SharedArray> try_make(const Device& device, std::size_t count,
                                                     const SharedOptions& options = {}) noexcept {
     return wrap(SharedBuffer::try_make(device, count, dtype_of<T>(), options));

@@ -23,6 +23,7 @@ namespace tern {
 /// Identifies a storage for the life of the process. Ids start at 1, are never reused, and increase
 /// in the order in which one thread makes storages.
 struct StorageId {
+  /// The number; 0 for an id of no storage.
   std::uint64_t value = 0;
 
   [[nodiscard]] explicit constexpr operator bool() const noexcept { return value != 0; }

@@ -60,13 +60,16 @@ class TERN_EXPORT StridedBuffer {
   }
 
   [[nodiscard]] explicit operator bool() const noexcept { return bool(hull_); }
+  /// The type of the elements; void for an empty handle.
   [[nodiscard]] DType dtype() const noexcept { return dtype_; }
+  /// The extents, one per dimension.
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
   /// The strides in elements, one per dimension.
   [[nodiscard]] std::span<const std::int64_t> strides() const noexcept {
     const std::span<const std::size_t> bits = strides_.extents();
     return {reinterpret_cast<const std::int64_t*>(bits.data()), bits.size()};
   }
+  /// The product of the extents.
   [[nodiscard]] std::size_t element_count() const noexcept { return count_; }
   /// Returns true if the elements are adjacent and in row-major order. Fewer than two elements
   /// always are.

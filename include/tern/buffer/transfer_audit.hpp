@@ -38,11 +38,12 @@ namespace tern {
 
 /// The direction of a copy.
 enum class TransferDirection : std::uint8_t {
-  host_to_device,
-  device_to_host,
+  host_to_device,    // an upload
+  device_to_host,    // a download
   device_to_device,  // within one device
   between_devices    // from one device to another, not through the host
 };
+/// The number of directions.
 inline constexpr std::size_t transfer_directions = 4;
 
 /// The purpose of a copy. All purposes except `result` follow from the size.
@@ -52,6 +53,7 @@ enum class TransferPurpose : std::uint8_t {
   data,      // anything larger
   result     // to the host, explicitly allowed by a TransferGate
 };
+/// The number of purposes.
 inline constexpr std::size_t transfer_purposes = 4;
 
 /// Upper bounds of the sizes that count as scalar and as metadata.
@@ -76,6 +78,8 @@ class TransferCounts {
     for (const CopyCount& one : counts_[static_cast<std::size_t>(direction)]) sum += one;
     return sum;
   }
+  /// Return the sums over all purposes of one direction: host_to_device(), device_to_host(),
+  /// device_to_device() and between_devices().
   [[nodiscard]] constexpr CopyCount host_to_device() const noexcept {
     return at(TransferDirection::host_to_device);
   }
@@ -121,10 +125,11 @@ class TransferCounts {
 
 /// What all gates of all threads have refused or counted.
 struct TransferGateStatistics {
-  CopyCount refused = {};
-  CopyCount counted = {};
-  CallSite last = {};  // the line that read, or would have read
+  CopyCount refused = {};  // copies that failed with download_refused
+  CopyCount counted = {};  // copies of gates that only count
+  CallSite last = {};      // the line that read, or would have read
 };
+/// Returns the sums over the gates of the process so far.
 [[nodiscard]] TERN_EXPORT TransferGateStatistics transfer_gate_statistics() noexcept;
 
 /// A scope of one thread in which copies to the host fail with download_refused. They fail before

@@ -34,7 +34,8 @@ namespace tern {
 [[nodiscard]] TERN_EXPORT std::size_t element_offset(const Shape& shape,
                                                      std::span<const std::size_t> indices);
 
-/// The typed access; a contiguous range of T.
+/// The typed access; a contiguous range of T. data(), size(), empty(), begin() and end() are those
+/// of a range; a default-constructed view is empty.
 template <class T>
 class HostView {
  public:
@@ -49,6 +50,7 @@ class HostView {
   [[nodiscard]] bool empty() const noexcept { return elements_.empty(); }
   [[nodiscard]] T* begin() const noexcept { return data(); }
   [[nodiscard]] T* end() const noexcept { return data() + size(); }
+  /// The shape of the buffer that was opened.
   [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
   /// The elements as a span. A HostView is a contiguous range, so it also converts to std::span
   /// implicitly.

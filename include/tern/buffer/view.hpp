@@ -21,7 +21,8 @@
 
 namespace tern {
 
-/// A non-owning range of elements, usable on host and device.
+/// A non-owning range of elements, usable on host and device. data(), size(), empty(), begin() and
+/// end() are those of a range; they read only the view, never the elements.
 template <class T>
 class View {
  public:

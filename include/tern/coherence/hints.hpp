@@ -54,7 +54,7 @@ namespace tern {
 // - none() is the driver's own policy: pages move to whichever processor touches them. It never
 //   reaches a driver.
 // - read_mostly() lets every reader have its own copy of a page.
-// - prefer_*() names the place where pages should stay.
+// - prefer_device(), prefer_host() and prefer_host_numa() name the place where pages should stay.
 // - accessed_by() adds a place that keeps a mapping, so that its accesses do not fault.
 //
 // Drivers let read-mostly override a preferred place, and a preferred place override mappings;
@@ -85,6 +85,8 @@ class TERN_EXPORT MigrationPolicy {
 
   /// Returns whether the policy is the driver's own, so that applying it does nothing.
   [[nodiscard]] bool is_default() const noexcept;
+  /// Return the parts of the policy: whether every reader may have its own copy of a page, and the
+  /// place that prefer_*() named, if any.
   [[nodiscard]] bool is_read_mostly() const noexcept { return is_read_mostly_; }
   [[nodiscard]] std::optional<Place> preferred() const noexcept { return preferred_; }
   /// Returns the places that keep a mapping, sorted.
@@ -113,6 +115,7 @@ struct HintOptions {
 
 /// The bytes of a buffer or view that a hint is about.
 struct HintRange {
+  /// The first byte, counted from the begin of the buffer or view, and the number of bytes.
   std::size_t offset_bytes = 0;
   std::size_t bytes = 0;
   /// The further bytes that a hint affects: those before and after the range in its first and last
@@ -137,12 +140,13 @@ enum class HintSkip : std::uint8_t {
 
 /// What became of a hint.
 struct HintReport {
-  HintSkip skipped = HintSkip::none;
-  HintRange range = {};
+  HintSkip skipped = HintSkip::none;  // why the hint did not reach the driver, if it did not
+  HintRange range = {};               // what the hint was about, with the further bytes it affects
   /// The number of bytes that move, for a unified buffer. Empty for managed memory, because drivers
   /// do not report which pages they move.
   std::optional<std::size_t> moved_bytes = {};
 
+  /// Returns false if the hint was skipped.
   [[nodiscard]] bool is_sent() const noexcept { return skipped == HintSkip::none; }
 };
 
@@ -169,7 +173,9 @@ class TERN_EXPORT Hints {
     return try_over(device, address, bytes, std::move(owner), options, site).value();
   }
 
+  /// The managed memory that the hints are about.
   [[nodiscard]] const Buffer& buffer() const noexcept { return buffer_; }
+  /// Returns the options of the constructor, which all hints of this object follow.
   [[nodiscard]] HintOptions options() const noexcept { return options_; }
 
   /// Returns the bytes that a hint on the range would affect; without a range, on the whole buffer.
@@ -185,6 +191,10 @@ class TERN_EXPORT Hints {
   // also be a NUMA node. Any other place fails with invalid_device. Advice that needs no place
   // ignores the place.
 
+  /// Gives one piece of advice for a range; without a range, for the whole buffer. The six
+  /// functions below are short for advise() with one kind of advice: set_read_mostly(),
+  /// unset_read_mostly(), set_preferred_location(), unset_preferred_location(), set_accessed_by()
+  /// and unset_accessed_by(). An unset takes back the advice of that kind, whoever gave it.
   Result<HintReport> try_advise(std::pair<Advice, Place> advice,
                                 std::optional<HintRange> range = {},
                                 CallSite site = CallSite::here()) const noexcept;

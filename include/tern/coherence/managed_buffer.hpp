@@ -72,6 +72,7 @@ class [[nodiscard]] ManagedDeviceLease {
   /// has no elements.
   [[nodiscard]] T* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  /// The stream whose work may use the buffer.
   [[nodiscard]] StreamRef stream() const noexcept { return stream_; }
 
   /// Ends the use, which covers all work submitted so far. A second call does nothing.
@@ -107,7 +108,8 @@ class ManagedBuffer {
     return of(ManagedMemory::try_make(device, std::move(shape), dtype_of<T>(), options));
   }
 
-  // --- Queries. None of them allocates.
+  // --- Queries. None of them allocates. device(), shape(), size_bytes() and is_allocated() are
+  // those of buffer().
 
   /// Returns the same memory as an untyped Buffer, for copies, kernels and plans.
   [[nodiscard]] const Buffer& buffer() const noexcept { return memory_.buffer(); }

@@ -58,7 +58,7 @@ class TERN_EXPORT PrefetchPlan {
  public:
   /// What execute() did, counted in entries as they were added. Joined entries count one by one.
   struct Report {
-    std::size_t sent = 0;
+    std::size_t sent = 0;  // entries whose prefetch is queued
     /// Entries of which nothing had to move, or that the device does not support.
     std::size_t skipped = 0;
     /// For managed memory the bytes that were sent, for unified buffers the bytes that move.
@@ -101,6 +101,8 @@ class TERN_EXPORT PrefetchPlan {
     return *this;
   }
 
+  /// size() is the number of entries, and empty() whether it is 0. execute() may send fewer
+  /// prefetches, because it combines adjacent ranges.
   [[nodiscard]] std::size_t size() const noexcept;
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   /// Returns the entries in the order of adding.

@@ -8,9 +8,9 @@
 // 3. dirty: some bytes are up to date nowhere else. A device copy is written back to the host
 //    first, a host copy to the spill file of its buffer. A host copy without a spill file stays.
 //
-// Within a kind, the least recently used copy goes first. Copies that are leased, escaped, adopted,
-// claimed by a launch or kept (UnifiedBuffer::pin_residency) are not evicted. A prefetch never
-// evicts a dirty copy.
+// Within a kind, the least recently used copy goes first. Copies that are leased, exported,
+// adopted, claimed by a launch or kept (UnifiedBuffer::pin_residency) are not evicted. A prefetch
+// never evicts a dirty copy.
 //
 // A device copy is freed in the order of the stream that needs the memory, after all its uses. No
 // device lease waits on the host for that, and the budget shows the memory as pending. Evicting a
@@ -43,6 +43,7 @@ enum class Eviction : std::uint8_t {
   clean,  // every up-to-date byte was up to date elsewhere too
   dirty,  // had bytes that nobody else had; they were written back first
 };
+/// The number of kinds.
 inline constexpr std::size_t eviction_kinds = 3;
 /// Returns the name of the enumerator.
 [[nodiscard]] TERN_EXPORT std::string_view name(Eviction kind) noexcept;
@@ -63,6 +64,7 @@ struct PressureStatistics {
   /// Leases that waited for memory, as their LeaseWait allowed.
   std::uint64_t waited_requests = 0;
 
+  /// on_device() and on_host() return the count of one kind in these places.
   [[nodiscard]] const CopyCount& on_device(Eviction kind) const noexcept {
     return device[static_cast<std::size_t>(kind)];
   }

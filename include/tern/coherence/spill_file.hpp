@@ -38,8 +38,10 @@ namespace tern {
 
 class SpillFile;
 class TransferFile;
+/// Each buffer that spills keeps its file alive through a handle.
 using SpillHandle = std::shared_ptr<SpillFile>;
 
+/// Where the file is, and how large it may become.
 struct SpillOptions {
   /// The directory in which the file is created, without a name.
   std::string directory = {};
@@ -79,6 +81,7 @@ class TERN_EXPORT SpillFile {
   ~SpillFile();
 
   [[nodiscard]] const std::string& directory() const noexcept { return directory_; }
+  /// Returns the figures at one moment.
   [[nodiscard]] SpillStatistics statistics() const noexcept;
 
   /// Writes bytes to a new extent; used by unified buffers. Fails with out_of_budget, and with file

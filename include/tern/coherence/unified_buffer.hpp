@@ -83,7 +83,8 @@ class [[nodiscard]] HostLease {
 
   /// Returns the first element, or null if the lease is closed or has no elements.
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(raw_.address()); }
-  /// Returns the number of elements, or 0 if the lease is closed.
+  /// Return the number of elements, or 0 if the lease is closed. A lease is a range: empty(),
+  /// begin() and end() are those of span().
   [[nodiscard]] std::size_t size() const noexcept { return raw_.size_bytes() / sizeof(T); }
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   [[nodiscard]] T* begin() const noexcept { return data(); }
@@ -93,6 +94,7 @@ class [[nodiscard]] HostLease {
   [[nodiscard]] std::span<T> span() const& noexcept { return {data(), size()}; }
   std::span<T> span() && = delete;
 
+  /// Returns false after close(), commit() and abandon(), and for a lease that was moved from.
   [[nodiscard]] bool is_open() const noexcept { return raw_.is_open(); }
   /// Closes the lease. The destructor does the same.
   void close() noexcept { raw_.close(); }
@@ -130,15 +132,20 @@ class [[nodiscard]] DeviceLease {
 
   /// Returns an address for work on the device. The host must not dereference it.
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(raw_.address()); }
+  /// Return the number of elements, or 0 if the lease is closed; and whether that is 0: empty().
   [[nodiscard]] std::size_t size() const noexcept { return raw_.size_bytes() / sizeof(T); }
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
   /// Returns a View of the elements, to pass to a kernel.
   [[nodiscard]] View<T> kernel_view() const noexcept { return View<T>(data(), size()); }
+  /// The stream to which work on data() must be submitted.
   [[nodiscard]] StreamRef stream() const noexcept { return stream_; }
 
+  /// Returns false after close(), commit() and abandon(), and for a lease that was moved from.
   [[nodiscard]] bool is_open() const noexcept { return raw_.is_open(); }
+  /// Records a mark on the stream, for which later accesses wait. Does not wait. The destructor
+  /// does the same.
   void close() noexcept { raw_.close(); }
-  /// See HostLease::commit(), HostLease::abandon() and HostLease::downgrade().
+  /// commit(), abandon() and downgrade() do what those of HostLease do, in the order of the stream.
   void commit(std::size_t count) noexcept requires(!std::is_const_v<T>) {
     raw_.commit(bytes_of<T>(count));
   }
@@ -202,6 +209,8 @@ class [[nodiscard]] UntrackedLease {
   UntrackedLease() noexcept = default;
   explicit UntrackedLease(RawLease raw) noexcept : raw_(std::move(raw)) {}
 
+  /// Returns the first element, or null once the lease is closed. The address stays the same while
+  /// the lease is open.
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(raw_.address()); }
   [[nodiscard]] std::size_t size() const noexcept { return raw_.size_bytes() / sizeof(T); }
   /// Closes the lease. The holder must not use the pointer any more.
@@ -243,8 +252,8 @@ class UnifiedView {
 
   // --- Queries. None of them copies bytes, waits for a device or allocates device memory.
 
-  /// Returns the number of elements, and of bytes: the current size of a buffer, or the size a view
-  /// was made with.
+  /// size() returns the number of elements, size_bytes() of bytes, and empty() whether there are
+  /// none: the current size of a buffer, or the size a view was made with.
   [[nodiscard]] std::size_t size() const noexcept { return raw_.size_bytes() / sizeof(T); }
   [[nodiscard]] bool empty() const noexcept { return raw_.size_bytes() == 0; }
   [[nodiscard]] std::size_t size_bytes() const noexcept { return raw_.size_bytes(); }
@@ -256,6 +265,7 @@ class UnifiedView {
       return DType::byte;
     }
   }
+  /// Returns UnifiedOptions::tag, under which reports and counters list the buffer.
   [[nodiscard]] Tag tag() const noexcept { return raw_.tag(); }
   /// Returns the device that is used where no stream is named.
   [[nodiscard]] const Device& default_device() const noexcept { return raw_.device(); }
@@ -286,6 +296,8 @@ class UnifiedView {
   [[nodiscard]] bool overlaps(const UnifiedView& other) const noexcept {
     return raw_.overlaps(other.raw_);
   }
+  /// Returns the buffer without its element type, for code that is not a template. The reference is
+  /// valid as long as this object.
   [[nodiscard]] const RawUnified& raw() const noexcept { return raw_; }
   /// Returns a kernel argument, valid for one launch. Use in(), out() or inout() instead.
   [[nodiscard]] LaunchArgument as_argument(Access access) const noexcept {
@@ -529,17 +541,18 @@ class UnifiedView {
   }
   void sync_to_host(CallSite site = CallSite::here()) const { try_sync_to_host(site).value(); }
 
-  // --- Writes that Tern did not see, made through pointers without a lease. These functions mark
-  // the range as up to date in one place and stale in all others. They fail with not_allocated if
-  // the place has no copy, with coherence_conflict if another place has newer bytes, and with
-  // access_conflict.
+  // --- Writes that Tern did not see, made through pointers without a lease. mark_host_dirty() and
+  // mark_device_dirty() mark the range as up to date in one place and stale in all others. They
+  // fail with not_allocated if the place has no copy, with coherence_conflict if another place has
+  // newer bytes, and with access_conflict.
 
+  /// The host wrote the range before this call. Later accesses do not wait for it.
   Result<void> try_mark_host_dirty(CallSite site = CallSite::here()) noexcept {
     return raw_.try_mark_dirty(Place::host(), {}, site);
   }
   void mark_host_dirty(CallSite site = CallSite::here()) { try_mark_host_dirty(site).value(); }
-  /// Later accesses wait for all work submitted to `stream` so far; without a stream, to the
-  /// default stream of the default device.
+  /// Work on `stream` wrote the range: later accesses wait for all work submitted to the stream so
+  /// far; without a stream, to the default stream of the default device.
   Result<void> try_mark_device_dirty(StreamRef stream = {},
                                      CallSite site = CallSite::here()) noexcept {
     const Place place = stream.id() ? Place::device(stream.device_id()) : raw_.device().place();
@@ -550,6 +563,7 @@ class UnifiedView {
   }
 
  protected:
+  /// as_host(), as_export() and as_device() wrap the raw lease of a call, or pass its failure on.
   template <class U>
   [[nodiscard]] static Result<HostLease<U>> as_host(Result<RawLease> raw) noexcept {
     if (!raw) return raw.failure();
@@ -576,7 +590,7 @@ class UnifiedView {
         .with("tag", raw_.tag().name());
   }
 
-  RawUnified raw_;
+  RawUnified raw_;  // the buffer, and the range of this view
 };
 
 /// Kernel arguments. A launch copies the bytes that its device lacks before the kernel runs, for
@@ -711,6 +725,7 @@ class UnifiedBuffer : public UnifiedView<T> {
   void drop_host(Drop what = Drop::write_back, CallSite site = CallSite::here()) {
     try_drop_host(what, site).value();
   }
+  /// Without a device, drop_device() frees the copy on the default device.
   Result<void> try_drop_device(const Device& device, Drop what = Drop::write_back,
                                CallSite site = CallSite::here()) noexcept {
     return raw_.try_drop(device.place(), what, site);

@@ -41,6 +41,8 @@ class LeaseWait {
   /// Waits until the access succeeds or can no longer succeed.
   [[nodiscard]] static constexpr LeaseWait forever() noexcept { return LeaseWait(-1); }
 
+  /// is_never() and is_forever() return whether never() or forever() made this. up_to() with 0 or
+  /// less is never().
   [[nodiscard]] constexpr bool is_never() const noexcept { return nanoseconds_ == 0; }
   [[nodiscard]] constexpr bool is_forever() const noexcept { return nanoseconds_ < 0; }
   /// Returns the time that up_to() was given.
@@ -67,6 +69,7 @@ enum class Pinned : std::uint8_t {
 /// first, `discard` forgets them.
 enum class Drop : std::uint8_t { write_back, discard };
 
+/// What a unified buffer is made with: its device, where its copies are allocated, and its checks.
 struct UnifiedOptions {
   /// The device that is used where no stream is named. Other devices join when one of their streams
   /// first accesses the buffer.

@@ -18,14 +18,19 @@ namespace tern {
 // A Transfer describes one copy that a unified buffer made on its own, and why.
 //
 // Every such copy is counted with its reason and the source line of the access that caused it: per
-// buffer (UnifiedBuffer::stats and transfers) and for the process (unified_totals). If two places
-// share memory, the copy between them is elided: it moves no bytes, but is counted with the bytes
-// it would have moved. All types here are plain values.
+// buffer (UnifiedBuffer::statistics and transfers) and for the process (unified_totals). If two
+// places share memory, the copy between them is elided: it moves no bytes, but is counted with the
+// bytes it would have moved. All types here are plain values.
 
-/// All reasons for a transfer. The names match the access or operation that needed the bytes,
-/// except: `element` (one element was loaded or stored), `untracked_write` (an escaped pointer may
-/// have changed the bytes), `reconcile` (the directory had too many intervals), `evict` (written
-/// back from a device to the host), `spill` and `unspill` (to and from a spill file).
+/// All reasons for a transfer:
+/// - an access that needed the bytes: `host_read`, `host_rw`, `device_read`, `device_rw`, or
+///   `element` (one element was loaded or stored);
+/// - an operation: `prefetch`, `drop`, `resize`, `clone`;
+/// - a policy of the buffer: `write_through`, or `compare` (a check of two copies);
+/// - `untracked_write`: an exported pointer may have changed the bytes;
+/// - `reconcile`: the directory had too many intervals;
+/// - memory pressure: `evict` (written back from a device to the host), `spill` (to a spill file)
+///   and `unspill` (from it).
 #define TERN_FOR_EACH_TRANSFER_REASON(TERN_REASON) \
   TERN_REASON(host_read)                           \
   TERN_REASON(host_rw)                             \
@@ -44,18 +49,20 @@ namespace tern {
   TERN_REASON(spill)                               \
   TERN_REASON(unspill)
 
+/// Why bytes moved. The list above explains each reason.
 enum class TransferReason : std::uint8_t {
 #define TERN_REASON(reason) reason,
   TERN_FOR_EACH_TRANSFER_REASON(TERN_REASON)
 #undef TERN_REASON
 };
 #define TERN_REASON(reason) +1
+/// The number of reasons.
 inline constexpr std::size_t transfer_reasons = 0 TERN_FOR_EACH_TRANSFER_REASON(TERN_REASON);
 #undef TERN_REASON
 
 [[nodiscard]] TERN_EXPORT std::string_view name(TransferReason reason) noexcept;
 
-/// Bytes within [begin, end) of a buffer were copied from one place to another.
+/// Bytes within [`begin`, `end`) of a buffer were copied `from` one place `to` another.
 struct Transfer {
   Place from = {}, to = {};
   std::size_t begin = 0, end = 0;
@@ -69,7 +76,7 @@ struct Transfer {
 
 /// What a unified buffer has copied, from its creation or, in unified_totals(), from process start.
 struct UnifiedStatistics {
-  CopyCount to_host = {};
+  CopyCount to_host = {};    // from devices
   CopyCount to_device = {};  // from the host
   CopyCount between_devices = {};
   CopyCount to_file = {};  // spilled
@@ -91,6 +98,7 @@ struct UnifiedStatistics {
     return {to_host.copies + to_device.copies + between_devices.copies,
             to_host.bytes + to_device.bytes + between_devices.bytes};
   }
+  /// Returns the transfers that this reason caused, elided ones included.
   [[nodiscard]] const CopyCount& of(TransferReason reason) const noexcept {
     return by_reason[static_cast<std::size_t>(reason)];
   }

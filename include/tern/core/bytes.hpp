@@ -48,6 +48,7 @@ inline constexpr std::size_t max_request_bytes =
   return product;
 }
 
+/// Returns whether exactly one bit is set. Returns false for 0.
 [[nodiscard]] constexpr bool is_power_of_two(std::size_t value) noexcept {
   return value != 0 && (value & (value - 1)) == 0;
 }

@@ -53,6 +53,13 @@ namespace tern {
   TERN_DTYPE(complex128, "complex128", 16) \
   TERN_DTYPE(index, "index", 8)
 
+/// The types:
+/// - `i8`, `i16`, `i32`, `i64` and `u8`, `u16`, `u32`, `u64` are integers with and without a sign;
+/// - `f16`, `f32` and `f64` are IEEE floats, `bf16` is the upper half of an f32, `f8_e4m3fn` and
+///   `f8_e5m2` have 4 and 5 bits of exponent;
+/// - `complex64` and `complex128` are two floats, the real part first;
+/// - `boolean` is one byte with 0 or 1, `byte` has no meaning, `index` is a std::size_t;
+/// - `void_` is no type: a buffer of bytes.
 enum class DType : std::uint8_t {
 #define TERN_DTYPE(enumerator, name, bytes) enumerator,
   TERN_FOR_EACH_DTYPE(TERN_DTYPE)

@@ -76,6 +76,37 @@ namespace tern {
   TERN_CODE(violation, Violation, std::runtime_error)                   \
   TERN_CODE(driver, DriverError, std::runtime_error)
 
+/// What went wrong:
+/// - `size_overflow`: a size does not fit into 64 bits. `invalid_argument`: an argument has a value
+///   that is not allowed. `invalid_view`: a range is outside of its parent. `misaligned`: an
+///   address or an alignment does not fit.
+/// - `size_mismatch`, `shape_mismatch`, `type_mismatch`: two sizes, shapes or types must be equal
+///   and are not.
+/// - `not_allocated`: a handle has no memory. `never_written`: a read of bytes that nobody wrote.
+///   `not_host_accessible`: the host cannot use memory of this kind. `read_only`: a write to memory
+///   that must not be written.
+/// - `out_of_memory`: a device or the host has no memory left. `out_of_budget`: a budget has no
+///   room, or an eviction could not make any.
+/// - `use_after_free`: a block that was freed. `out_of_bounds`: an address or an index beyond a
+///   block.
+/// - `stream_misuse`: the stream has ended, or cannot do this. `device_mismatch`: stream and memory
+///   of two devices. `invalid_device`: there is no such device. `unsupported`: the device cannot do
+///   this.
+/// - `untracked_buffer`: a strict recorder met memory whose uses it cannot track.
+///   `download_refused`: a TransferGate forbids the copy to the host.
+/// - `sync_failed`: bytes could not be moved to the place that needs them. `coherence_conflict`:
+///   two places have newer bytes. `access_conflict`: a lease or a use forbids the access.
+/// - `dlpack_rejected`, `arrow_rejected`: a structure of another library is invalid or has no
+///   equivalent.
+/// - `capacity`: a fixed number of objects is in use. `timeout`: a wait ended before its condition.
+///   `not_found`: there is no object of this name.
+/// - `after_fork`: the device was opened before a fork. `after_shutdown`: a default resource was
+///   requested after shutdown().
+/// - `device_lost`: the device accepts no work any more. `peer_lost`: another process of a shared
+///   array has ended.
+/// - `file`: a call of the file system failed. `bad_format`: a file is damaged or of another kind.
+/// - `violation`: a checker or a guard found a mistake of the program. `driver`: a driver call
+///   failed for another reason.
 enum class ErrorCode : std::uint8_t {
 #define TERN_CODE(code, name, base) code,
   TERN_FOR_EACH_ERROR_CODE(TERN_CODE)
@@ -91,6 +122,7 @@ enum class Unit : std::uint8_t { count, signed_count, bytes, nanoseconds, hex, t
 
 class TERN_EXPORT Failure {
  public:
+  /// Upper bounds of the fields of a failure, and of the bytes of all its texts.
   static constexpr std::size_t max_fields = 16;
   static constexpr std::size_t max_text_bytes = 224;
 
@@ -98,8 +130,8 @@ class TERN_EXPORT Failure {
   /// the code. The template and all field names below must have static storage.
   explicit Failure(ErrorCode code, const char* sentence = nullptr, CallSite site = {}) noexcept;
 
-  /// These functions add a number. A failure has at most max_fields fields; further fields are
-  /// dropped.
+  /// with(), with_bytes() and with_signed() add a number. A failure has at most max_fields fields;
+  /// further fields are dropped.
   Failure& with(const char* name, std::uint64_t value, Unit unit = Unit::count) noexcept;
   Failure& with_bytes(const char* name, std::uint64_t value) noexcept;
   Failure& with_signed(const char* name, std::int64_t value) noexcept;
@@ -112,11 +144,12 @@ class TERN_EXPORT Failure {
   /// Replaces the call site.
   Failure& at(CallSite site) noexcept;
 
+  /// What went wrong, and the line of the call. site() is empty if the call is not known.
   [[nodiscard]] ErrorCode code() const noexcept { return code_; }
   [[nodiscard]] CallSite site() const noexcept { return site_; }
 
-  /// These functions return the value of the field with this name. number() returns nullopt for a
-  /// text field, string() for a number, and both if there is no such field. The returned text
+  /// number() and string() return the value of the field with this name. number() returns nullopt
+  /// for a text field, string() for a number, and both if there is no such field. The returned text
   /// points into this failure.
   [[nodiscard]] std::optional<std::uint64_t> number(std::string_view name) const noexcept;
   [[nodiscard]] std::optional<std::string_view> string(std::string_view name) const noexcept;
@@ -125,11 +158,12 @@ class TERN_EXPORT Failure {
   /// added, and an empty field for an index from field_count() on. The texts point into the
   /// failure.
   struct Field {
-    std::string_view name;
-    Unit unit;
+    std::string_view name;  // the placeholder that it fills
+    Unit unit;              // how `number` is printed
     std::uint64_t number;   // for signed_count: the bits of an int64_t
     std::string_view text;  // empty unless unit is Unit::text
   };
+  /// Number of fields, at most max_fields.
   [[nodiscard]] std::size_t field_count() const noexcept { return count_; }
   [[nodiscard]] Field field(std::size_t index) const noexcept;
 
@@ -161,11 +195,13 @@ static_assert(sizeof(Failure) <= 544, "every Result is this large");
 /// and printing it allocates nothing.
 class TERN_EXPORT Error {
  public:
+  /// Upper bounds of the message and of the "file:line: " before it, in bytes. Longer ones are cut.
   static constexpr std::size_t max_text_bytes = 640;
   static constexpr std::size_t max_site_bytes = 192;
 
   virtual ~Error();
 
+  /// What went wrong, and the numbers as fields: failure().
   [[nodiscard]] ErrorCode code() const noexcept { return failure_.code(); }
   [[nodiscard]] const Failure& failure() const noexcept { return failure_; }
   /// Returns the message without the call site.

@@ -27,6 +27,8 @@ struct DeviceId {
 
 class TERN_EXPORT Place {
  public:
+  /// The functions of the same names below explain `host`, `host_numa`, `host_numa_current`,
+  /// `device` and `file`.
   enum class Kind : std::uint8_t { host, host_numa, host_numa_current, device, file };
 
   /// The host, on any NUMA node.
@@ -48,6 +50,7 @@ class TERN_EXPORT Place {
   /// A file. All files share one place.
   [[nodiscard]] static constexpr Place file() noexcept { return Place(Kind::file, 0); }
 
+  /// Returns which of the functions above made the place.
   [[nodiscard]] constexpr Kind kind() const noexcept { return kind_; }
   /// Returns true for the host and for its NUMA nodes.
   [[nodiscard]] constexpr bool is_host() const noexcept {

@@ -89,6 +89,7 @@ class TERN_EXPORT Shape {
   }
   ~Shape() = default;
 
+  /// The number of dimensions, at most max_rank; and their extents, the slowest first: extents().
   [[nodiscard]] std::size_t rank() const noexcept { return rank_; }
   [[nodiscard]] std::span<const std::size_t> extents() const noexcept { return {data(), rank_}; }
   /// Returns the extent of a dimension, counted from 0. Throws InvalidArgument if the shape does

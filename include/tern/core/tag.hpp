@@ -22,6 +22,7 @@ namespace tern {
 
 class TERN_EXPORT Tag {
  public:
+  /// Upper bound on the length of a name. A longer name is cut.
   static constexpr std::size_t max_name_bytes = 255;
 
   /// The tag "untagged".

@@ -64,10 +64,12 @@ class TERN_EXPORT Device {
   /// host has no memory, and CapacityReached after 2^24 - 1 devices in one process.
   explicit Device(std::unique_ptr<Backend> backend);
 
+  /// Returns false for a handle without a device.
   [[nodiscard]] bool is_open() const noexcept { return state_ != nullptr; }
   /// Returns the number of the device, which is unique in the process and never reused.
   /// Place::device carries the same number.
   [[nodiscard]] DeviceId id() const noexcept;
+  /// Returns the place of the device's memory, for leases, hints and audits.
   [[nodiscard]] Place place() const noexcept { return Place::device(id()); }
   /// Returns the canonical spec, such as "host" or "cuda:0".
   [[nodiscard]] std::string_view spec() const noexcept;

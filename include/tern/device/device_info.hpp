@@ -82,6 +82,10 @@ enum class MemoryKind : std::uint8_t { host, pinned, registered, device, managed
   TERN_CAPABILITY(shareable_memory, "sharing memory with other processes")                       \
   TERN_CAPABILITY(graphs, "capturing work into graphs and launching it again")
 
+/// One optional feature. The list above has the meaning of each: `host_access`, `pinned_memory`,
+/// `registered_memory`, `managed_memory`, `concurrent_managed`, `prefetch`, `advice`, `discard`,
+/// `virtual_memory`, `stream_ordered_memory`, `host_functions`, `event_timing`, `kernels`,
+/// `float64`, `peer_copies`, `borrowed_streams`, `memory_after_fork`, `shareable_memory`, `graphs`.
 enum class Capability : std::uint8_t {
 #define TERN_CAPABILITY(enumerator, meaning) enumerator,
   TERN_FOR_EACH_CAPABILITY(TERN_CAPABILITY)
@@ -128,6 +132,7 @@ class Capabilities {
     for (const Capability capability : list) bits_ |= bit(capability);
   }
 
+  /// Returns whether the set contains the capability.
   [[nodiscard]] constexpr bool has(Capability capability) const noexcept {
     return (bits_ & bit(capability)) != 0;
   }
@@ -173,14 +178,14 @@ struct DeviceInfo {
   bool is_host = false;                    // device memory is host memory
 };
 
-/// Free and total device memory.
+/// Device memory, of all processes.
 struct MemoryInfo {
-  std::size_t free_bytes = 0;
-  std::size_t total_bytes = 0;
+  std::size_t free_bytes = 0;   // what the driver could allocate now
+  std::size_t total_bytes = 0;  // used or not
 };
 
-/// What the device knows about an address. `base` and `bytes` describe the allocation that contains
-/// it. They are zero for host memory that the device does not know.
+/// What the device knows about an address: its `kind`. `base` and `bytes` describe the allocation
+/// that contains it. They are zero for host memory that the device does not know.
 struct PointerInfo {
   MemoryKind kind = MemoryKind::host;
   void* base = nullptr;

@@ -27,6 +27,7 @@ namespace tern {
 /// stream.
 class StreamId {
  public:
+  /// Widths of the three parts of value(), in bits: device_bits, slot_bits and number_bits.
   static constexpr unsigned device_bits = 24, slot_bits = 12, number_bits = 28;
 
   constexpr StreamId() noexcept = default;
@@ -41,6 +42,7 @@ class StreamId {
     return id;
   }
 
+  /// Returns the device of the stream.
   [[nodiscard]] constexpr DeviceId device() const noexcept {
     return DeviceId{static_cast<std::uint32_t>(value_ >> (slot_bits + number_bits))};
   }
@@ -64,8 +66,8 @@ class StreamId {
   std::uint64_t value_ = 0;
 };
 
-/// A stream and the sequence number of a point in its work. The default mark names no stream and
-/// counts as done.
+/// A `stream` and the `sequence` number of a point in its work. The default mark names no stream
+/// and counts as done.
 struct Mark {
   StreamId stream;
   std::uint64_t sequence = 0;

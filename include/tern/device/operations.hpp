@@ -17,19 +17,25 @@
 
 namespace tern {
 
-/// Handles of the backend, as opaque words. Zero means none.
+// Handles of the backend, as opaque words. 0 means none.
+
+/// A stream. `value` is the handle of the driver or the backend.
 struct NativeStream {
   std::uintptr_t value = 0;
 };
+/// An event, with `value` as above.
 struct NativeEvent {
   std::uintptr_t value = 0;
 };
+/// A loaded kernel, with `value` as above.
 struct NativeKernel {
   std::uintptr_t value = 0;
 };
+/// Pages of memory without an address, with `value` as above.
 struct NativePages {
   std::uintptr_t value = 0;
 };
+/// An instantiated graph, with `value` as above.
 struct NativeGraph {
   std::uintptr_t value = 0;
 };
@@ -44,8 +50,8 @@ struct StreamOptions {
   std::string_view name = {};
 };
 
-/// A copy of `height` rows of `width_bytes`. The rows start `*_pitch_bytes` apart. The width is at
-/// most either pitch.
+/// A copy of `height` rows of `width_bytes` from `source` to `destination`. The rows start
+/// `source_pitch_bytes` and `destination_pitch_bytes` apart. The width is at most either pitch.
 struct Copy2D {
   void* destination = nullptr;
   std::size_t destination_pitch_bytes = 0;
@@ -55,7 +61,7 @@ struct Copy2D {
   std::size_t height = 0;
 };
 
-/// One copy of a batch.
+/// One copy of a batch: `bytes` from `source` to `destination`.
 struct CopyRange {
   void* destination = nullptr;
   const void* source = nullptr;
@@ -67,19 +73,20 @@ enum class PageAccess : std::uint8_t { none, read, read_write };
 
 /// Hints for managed memory, as in CUDA's cuMemAdvise.
 enum class Advice : std::uint8_t {
-  set_read_mostly,
-  unset_read_mostly,
-  set_preferred_location,
-  unset_preferred_location,
-  set_accessed_by,
-  unset_accessed_by,
+  set_read_mostly,           // every reader may have its own copy of a page
+  unset_read_mostly,         // a page has one copy
+  set_preferred_location,    // pages should stay in a place
+  unset_preferred_location,  // pages move to whoever touches them
+  set_accessed_by,           // a place keeps a mapping, so that its accesses do not fault
+  unset_accessed_by,         // the place may fault
 };
 
 /// A function that a stream calls once, in stream order. It must not call the device and must not
 /// throw.
 using HostFunction = void (*)(void* context);
 
-/// The grid and block sizes of a launch, in blocks and threads, and its dynamic shared memory.
+/// The `grid` of a launch in blocks, a `block` in threads, and `shared_bytes` of dynamic shared
+/// memory per block.
 struct LaunchSize {
   std::uint32_t grid[3] = {1, 1, 1};
   std::uint32_t block[3] = {1, 1, 1};
@@ -101,8 +108,9 @@ struct LaunchSize {
   }
 };
 
-/// One argument of a launch: the bytes passed by value. If they are an address, also the range that
-/// the kernel accesses there, and the kind of access.
+/// One argument of a launch: `value_bytes` at `value`, passed by value. If they are an address,
+/// also the range that the kernel accesses there (`range_bytes` at `range_address`), and the
+/// `access`.
 struct KernelArgument {
   const void* value = nullptr;
   std::size_t value_bytes = 0;
@@ -113,23 +121,25 @@ struct KernelArgument {
 
 /// The launch as a kernel written in C++ sees it. One call runs the whole grid.
 struct KernelCall {
-  LaunchSize size = {};
+  LaunchSize size = {};  // of the launch
   std::span<const KernelArgument> arguments = {};
-  void* context = nullptr;
+  void* context = nullptr;  // KernelSource::context
 
+  /// Returns the value of an argument. Neither the index nor the type is checked.
   template <class T>
   [[nodiscard]] const T& argument(std::size_t index) const noexcept {
     return *static_cast<const T*>(arguments[index].value);
   }
 };
+/// A kernel written in C++. It must not call the device and must not throw.
 using KernelBody = void (*)(const KernelCall& call);
 
 /// The source of a kernel: a C++ function (host, sim), a compiled image (cuda), or source text
 /// (opencl, and cuda with a run-time compiler).
 struct KernelSource {
-  std::string_view entry = {};
-  KernelBody body = nullptr;
-  void* context = nullptr;
+  std::string_view entry = {};  // the name of the function in the image or the text; for reports
+  KernelBody body = nullptr;    // the C++ function
+  void* context = nullptr;      // passed to the body; must outlive the kernel
   std::span<const std::byte> image = {};
   std::string_view text = {};
   /// Compiler options for the text, separated by blanks.

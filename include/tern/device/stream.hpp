@@ -55,6 +55,7 @@ class TERN_EXPORT StreamRef {
 
   /// Returns the id of the stream, which is never reused.
   [[nodiscard]] StreamId id() const noexcept { return id_; }
+  /// Returns the device of the stream, also after the stream has ended.
   [[nodiscard]] DeviceId device_id() const noexcept { return id_.device(); }
   /// Returns a handle to the device. Throws StreamMisuse if the stream has ended.
   [[nodiscard]] Device device() const;
@@ -284,7 +285,7 @@ class TERN_EXPORT StreamRef {
   friend class DeviceState;
   constexpr StreamRef(StreamState* state, StreamId id) noexcept : state_(state), id_(id) {}
 
-  StreamState* state_ = nullptr;
+  StreamState* state_ = nullptr;  // may belong to a later stream; id_ tells them apart
   StreamId id_;
 
  private:

@@ -6,8 +6,8 @@
 // keeps the memory in place for as long as the consumer may use it. An import returns a
 // StridedBuffer over the described memory, ordered after the producer's stream, and keeps the owner
 // alive until the last recorded use is done. An invalid description fails with invalid_argument,
-// which names the key and its value. Masks, foreign byte orders and element types without a dtype
-// fail with unsupported.
+// which names the key and its value; so do foreign byte orders and element types without a dtype.
+// Masks fail with unsupported.
 //
 // Works for all kinds of memory of CUDA devices. Use DLPack for host arrays. Thread-safe.
 
@@ -33,31 +33,34 @@
 
 namespace tern {
 
+/// One array as its owner describes it. The fields are the keys of the interface.
 struct CudaArrayInterface {
   /// Stream values of the driver's default streams, which have no handle.
   static constexpr std::uintptr_t legacy_stream = 1, per_thread_stream = 2;
 
-  std::vector<std::int64_t> shape = {};
-  std::string typestr = {};  // "<f4"
-  std::uintptr_t data = 0;   // address of element (0, ..., 0); 0 if there are no elements
-  bool is_read_only = false;
+  std::vector<std::int64_t> shape = {};  // the extents; empty for a single element
+  std::string typestr = {};              // the byte order and the type, such as "<f4"
+  std::uintptr_t data = 0;    // address of element (0, ..., 0); 0 if there are no elements
+  bool is_read_only = false;  // the consumer must not write
   /// Strides in bytes. If unset, the elements are contiguous in row-major order.
   std::optional<std::vector<std::int64_t>> strides = {};
   /// The stream on which the data is complete: 1, 2 or a handle, never 0. If unset, it is complete.
   std::optional<std::uintptr_t> stream = {};
-  bool has_mask = false;
-  int version = 3;
+  bool has_mask = false;  // some elements are missing; Tern does not import such arrays
+  int version = 3;        // of the interface
 };
 
-/// Convert between a dtype and its type string, such as "<f4" or "|b1". Fail with unsupported if
-/// the other side has no equivalent (bf16, 8-bit floats).
+/// Returns the type string of a dtype, such as "<f4" or "|b1". Fails with unsupported if the
+/// interface has no such type (void, bf16, 8-bit floats).
 [[nodiscard]] TERN_EXPORT Result<std::string> try_typestr(
     DType dtype, CallSite site = CallSite::here()) noexcept;
+/// Returns the dtype of a type string. Fails with invalid_argument if there is none.
 [[nodiscard]] TERN_EXPORT Result<DType> try_dtype_of_typestr(
     std::string_view typestr, CallSite site = CallSite::here()) noexcept;
 
+/// An exported array.
 struct CudaArrayExport {
-  CudaArrayInterface description;
+  CudaArrayInterface description;  // what the consumer reads
   /// Keep it for as long as the consumer may use the address.
   Export hold;
 };

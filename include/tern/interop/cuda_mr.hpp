@@ -103,7 +103,7 @@ class CudaMrAdapter {
                   std::size_t /*alignment*/ = default_alignment) const noexcept {
     memory_.deallocate_on(detail::native_of(stream), address, bytes);
   }
-  /// The older names.
+  /// allocate_async() and deallocate_async() are the older names.
   template <detail::CudaStream Stream>
   [[nodiscard]] void* allocate_async(std::size_t bytes, std::size_t alignment,
                                      const Stream& stream) const {
@@ -232,6 +232,7 @@ class CudaMrUpstream final : public detail::AnyCudaMrUpstream {
                           detail::AllocatesOnStreams<R> || detail::AllocatesAsync<R>),
         upstream_(std::move(upstream)) {}
 
+  /// The memory resource of the other library.
   [[nodiscard]] R& upstream() noexcept { return upstream_; }
 
  private:

@@ -42,8 +42,8 @@ namespace tern {
 /// The version of exported structures.
 inline constexpr abi::DLPackVersion dlpack_version = {1, 3};
 
-/// Convert dtypes and devices to and from DLPack. Fail with dlpack_rejected if DLPack, or Tern, has
-/// no equivalent.
+/// try_dlpack_type(), try_dtype_of() and try_dlpack_device() convert dtypes and devices to and from
+/// DLPack. They fail with dlpack_rejected if DLPack, or Tern, has no equivalent.
 [[nodiscard]] TERN_EXPORT Result<abi::DLDataType> try_dlpack_type(
     DType dtype, CallSite site = CallSite::here()) noexcept;
 [[nodiscard]] TERN_EXPORT Result<DType> try_dtype_of(abi::DLDataType type,

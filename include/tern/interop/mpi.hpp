@@ -66,15 +66,16 @@ struct State {
 
 /// How allreduce() combines elements.
 enum class Reduction : std::uint8_t {
-  sum,
-  prod,
-  min,
-  max,
+  sum,   // of the elements of all ranks
+  prod,  // the product of them
+  min,   // the smallest
+  max,   // the largest
   band,  // bits that are set on all ranks
   bor,   // bits that are set on at least one rank
   bxor,  // bits that are set on an odd number of ranks
 };
 
+/// Receive from every rank (any_source), and with every tag (any_tag).
 inline constexpr int any_source = MPI_ANY_SOURCE;
 inline constexpr int any_tag = MPI_ANY_TAG;
 /// The neighbour of exchange_halo() at an end of the grid.
@@ -135,7 +136,7 @@ class Communicator {
     }
   }
 
-  /// The number of this rank, from 0, and the number of ranks.
+  /// The number of this rank, from 0, and the number of ranks: size().
   [[nodiscard]] int rank() const noexcept { return state_->ranks.rank; }
   [[nodiscard]] int size() const noexcept { return state_->ranks.size; }
   /// Returns whether MPI uses memory of this device without a copy on the host. For a CUDA device,
@@ -147,6 +148,8 @@ class Communicator {
   // --- Messages. Calls throw OutOfBounds for a rank or a tag that does not exist. `stream` is the
   // stream that uses the memory; by default the default stream of the device.
 
+  /// Sends memory or a table, and waits until the memory may be used again. isend() returns a
+  /// request to wait for instead.
   void send(const detail::Memory& x, int dest, int tag = 0, StreamRef stream = {}) {
     isend(x, dest, tag, stream).wait();
   }
@@ -194,6 +197,7 @@ class Communicator {
                      StreamRef stream = {}) {
     iexchange_halo(grid, width, before, after, stream).wait();
   }
+  /// Begins the exchange, and returns a request to wait for.
   Request iexchange_halo(const detail::Memory& grid, std::size_t width, int before, int after,
                          StreamRef stream = {}) {
     if (before != no_rank) check_rank("before", before);
@@ -208,6 +212,7 @@ class Communicator {
   void bcast(const detail::Memory& x, int root = 0, StreamRef stream = {}) {
     ibcast(x, root, stream).wait();
   }
+  /// Begins the broadcast, and returns a request to wait for.
   Request ibcast(const detail::Memory& x, int root = 0, StreamRef stream = {}) {
     check_rank("root", root);
     detail::State& state = open_state();
@@ -230,6 +235,7 @@ class Communicator {
   void allreduce(const detail::Memory& x, Reduction how = Reduction::sum, StreamRef stream = {}) {
     iallreduce(x, how, stream).wait();
   }
+  /// Begins the combination, and returns a request to wait for.
   Request iallreduce(const detail::Memory& x, Reduction how = Reduction::sum,
                      StreamRef stream = {}) {
     detail::State& state = open_state();
@@ -242,6 +248,7 @@ class Communicator {
   void allgather(const detail::Memory& x, const detail::Memory& out, StreamRef stream = {}) {
     iallgather(x, out, stream).wait();
   }
+  /// Begins the collection, and returns a request to wait for.
   Request iallgather(const detail::Memory& x, const detail::Memory& out, StreamRef stream = {}) {
     detail::State& state = open_state();
     return collect(state.collectives.gather(state.ranks.open(x, Access::read, stream),

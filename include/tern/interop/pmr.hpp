@@ -65,6 +65,7 @@ class TERN_EXPORT PmrUpstream final : public DriverResource {
   PmrUpstream(Device device, std::pmr::memory_resource* upstream);
 
   [[nodiscard]] const char* name() const noexcept override { return "pmr"; }
+  /// The resource that the blocks come from. It must outlive this object.
   [[nodiscard]] std::pmr::memory_resource* upstream() const noexcept { return upstream_; }
 
  private:

@@ -78,6 +78,7 @@ class ThrustAllocator {
   using propagate_on_container_move_assignment = std::true_type;
   using propagate_on_container_swap = std::true_type;
   using is_always_equal = std::false_type;
+  /// For containers: the allocator of another element type, as `other`.
   template <class U>
   struct rebind {
     using other = ThrustAllocator<typename detail::RebindPointer<Pointer, U>::type>;
@@ -93,6 +94,8 @@ class ThrustAllocator {
   ThrustAllocator(const ThrustAllocator<Other>& other) noexcept
       : stream_(other.stream_), memory_(other.memory_) {}
 
+  /// Allocates memory for `count` elements in the order of the stream. Returns null for 0. Throws
+  /// SizeOverflow, and the error of the resource.
   [[nodiscard]] pointer allocate(size_type count) {
     const std::optional<std::size_t> bytes = checked_multiply(count, sizeof(value_type));
     if (!bytes) {
@@ -105,6 +108,7 @@ class ThrustAllocator {
     return pointer(
         static_cast<value_type*>(memory_.allocate(*bytes, alignof(value_type), stream_)));
   }
+  /// Frees the memory in the order of the stream. A mistaken free goes to the failure callback.
   void deallocate(pointer address, size_type count) noexcept {
     memory_.deallocate(const_cast<void*>(static_cast<const volatile void*>(raw(address))),
                        count * sizeof(value_type), stream_);
@@ -153,11 +157,14 @@ class ThrustScratch {
     return policy(*this).on(detail::cuda_handle(stream_.try_native().value()));
   }
 
+  /// Called by algorithms. Allocates at least one byte, also for 0. Throws the error of the
+  /// resource.
   [[nodiscard]] char* allocate(std::ptrdiff_t bytes) {
     // With null as its storage, an algorithm would only compute the size.
     const auto needed = std::max(static_cast<std::size_t>(bytes), std::size_t{1});
     return static_cast<char*>(memory_.allocate(needed, 0, stream_));
   }
+  /// Called by algorithms. Frees in the order of the stream.
   void deallocate(char* address, std::size_t bytes) noexcept {
     memory_.deallocate(address, std::max(bytes, std::size_t{1}), stream_);
   }

@@ -19,6 +19,8 @@
 
 #include "tern/buffer/array.hpp"
 #include "tern/buffer/buffer.hpp"
+#include "tern/buffer/growing_array.hpp"
+#include "tern/buffer/scalar.hpp"
 #include "tern/buffer/view.hpp"
 #include "tern/core/access.hpp"
 #include "tern/core/dtype.hpp"
@@ -65,6 +67,18 @@ class LaunchArgument {
     const auto first = reinterpret_cast<std::uintptr_t>(array.storage()->first_byte());
     return LaunchArgument(array.storage().get(), first == 0 ? 0 : array.address() - first,
                           array.size_bytes(), access, ArgumentType::of<T>());
+  }
+
+  /// Refers to the elements that a growing array has now, and to the value of a scalar.
+  template <class T>
+  [[nodiscard]] static LaunchArgument of_memory(const GrowingArray<T>& array,
+                                                Access access) noexcept {
+    return LaunchArgument(array.empty() ? nullptr : array.storage().get(), 0, array.size_bytes(),
+                          access, ArgumentType::of<T>(), array.empty() && array.storage());
+  }
+  template <class T>
+  [[nodiscard]] static LaunchArgument of_memory(const Scalar<T>& scalar, Access access) noexcept {
+    return of_memory(scalar.array(), access);
   }
 
   /// Refers to memory that the launch copies to its device, such as a unified buffer.
@@ -133,6 +147,15 @@ template <class T>
   return LaunchArgument::of_memory(array, Access::read);
 }
 
+template <class T>
+[[nodiscard]] LaunchArgument in(const GrowingArray<T>& array) noexcept {
+  return LaunchArgument::of_memory(array, Access::read);
+}
+template <class T>
+[[nodiscard]] LaunchArgument in(const Scalar<T>& scalar) noexcept {
+  return LaunchArgument::of_memory(scalar, Access::read);
+}
+
 /// The kernel overwrites all of the memory and reads none of it. The parameter is not const, so
 /// passing a `const Array` does not compile.
 [[nodiscard]] inline LaunchArgument out(Buffer& buffer) noexcept {
@@ -147,6 +170,14 @@ template <class T>
 [[nodiscard]] LaunchArgument out(Array<T>&& array) noexcept {
   return out(array);
 }
+template <class T>
+[[nodiscard]] LaunchArgument out(GrowingArray<T>& array) noexcept {
+  return LaunchArgument::of_memory(array, Access::discard);
+}
+template <class T>
+[[nodiscard]] LaunchArgument out(Scalar<T>& scalar) noexcept {
+  return LaunchArgument::of_memory(scalar, Access::discard);
+}
 
 /// The kernel reads and writes the memory, or writes only a part of it.
 [[nodiscard]] inline LaunchArgument inout(Buffer& buffer) noexcept {
@@ -160,6 +191,14 @@ template <class T>
 template <class T>
 [[nodiscard]] LaunchArgument inout(Array<T>&& array) noexcept {
   return inout(array);
+}
+template <class T>
+[[nodiscard]] LaunchArgument inout(GrowingArray<T>& array) noexcept {
+  return LaunchArgument::of_memory(array, Access::read_write);
+}
+template <class T>
+[[nodiscard]] LaunchArgument inout(Scalar<T>& scalar) noexcept {
+  return LaunchArgument::of_memory(scalar, Access::read_write);
 }
 
 /// Converts the arguments of a launch: a LaunchArgument stays as it is, everything else is a value.

@@ -129,6 +129,8 @@ class TERN_EXPORT Kernel {
 
   /// Returns false for an empty handle.
   [[nodiscard]] explicit operator bool() const noexcept { return state_ != nullptr; }
+  /// Returns the name for reports: the entry, or the name that from_function() got. Empty for an
+  /// empty handle.
   [[nodiscard]] std::string_view name() const noexcept;
   /// Returns the device, or an empty Device for an empty handle.
   [[nodiscard]] const Device& device() const noexcept;

@@ -44,6 +44,7 @@
 
 namespace tern {
 
+/// Which memory a recorder accepts.
 struct RecorderOptions {
   /// Skip and count memory whose uses cannot be tracked, instead of failing with untracked_buffer.
   bool permissive = false;

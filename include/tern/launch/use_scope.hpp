@@ -50,6 +50,7 @@ class CapturedUses;
 
 class TERN_EXPORT UseScope {
  public:
+  /// Number of uses up to which a scope needs no heap memory.
   static constexpr std::size_t inline_uses = 8;
 
   /// Creates an empty scope without calling a device. If the stream takes no work, try_begin()

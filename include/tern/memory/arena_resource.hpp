@@ -70,6 +70,7 @@ class TERN_EXPORT ArenaResource final : public Resource {
   /// Does nothing: the graph owns the memory.
   std::size_t trim(std::size_t keep_bytes) noexcept override;
 
+  /// Returns whether the arena measures its calls, as ArenaOptions::rehearse asked.
   [[nodiscard]] bool rehearses() const noexcept;
   /// The size of one chunk that serves the same sequence of calls. Exact if the arena rehearses, or
   /// has one chunk.

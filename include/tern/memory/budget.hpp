@@ -55,6 +55,7 @@ class Device;
 class PendingFrees;
 class Reservation;
 class SharedBudget;
+/// Handles keep a budget, or a joined shared budget, alive.
 using BudgetHandle = std::shared_ptr<Budget>;
 using SharedBudgetHandle = std::shared_ptr<SharedBudget>;
 
@@ -132,20 +133,24 @@ class TERN_EXPORT Budget : public std::enable_shared_from_this<Budget> {
   Budget& operator=(const Budget&) = delete;
   ~Budget();
 
+  /// The name that make() got. Names need not be unique.
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   /// The names from the root to this budget, such as "process/tenant/task".
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  /// The budget above, which every charge of this one also charges. Null for a root.
   [[nodiscard]] const BudgetHandle& parent() const noexcept { return parent_; }
   /// The shared budget above the root of the tree, or null.
   [[nodiscard]] const SharedBudgetHandle& shared() const noexcept { return shared_; }
   /// The device whose memory the budget counts. No device if the budget is neutral.
   [[nodiscard]] DeviceId device() const noexcept { return device_; }
+  /// What requests at the limit of this budget may do (BudgetOptions::overflow).
   [[nodiscard]] Overflow overflow() const noexcept { return overflow_; }
   /// Returns whether the limit also bounds what pools hold (BudgetOptions::bounds_held).
   [[nodiscard]] bool bounds_held() const noexcept { return bounds_held_; }
 
   /// The limit of this budget, without those above it; max_request_bytes for unlimited().
   [[nodiscard]] std::size_t limit_bytes() const noexcept { return limit().value_bytes(); }
+  /// Returns false for unlimited(). A budget above may still have a limit.
   [[nodiscard]] bool has_limit() const noexcept { return limit().is_finite(); }
   /// Admitted, provisional and reserved bytes together.
   [[nodiscard]] std::size_t charged_bytes() const noexcept { return charged_.load(); }
@@ -370,6 +375,7 @@ class TERN_EXPORT Charge {
   ~Charge();
 
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  /// The tag under which the bytes count, and the budget; null if there is none.
   [[nodiscard]] Tag tag() const noexcept { return tag_; }
   [[nodiscard]] const BudgetHandle& budget() const noexcept { return budget_; }
 

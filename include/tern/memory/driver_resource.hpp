@@ -33,6 +33,7 @@ class TERN_EXPORT DirectResource final : public DriverResource {
   explicit DirectResource(Device device, MemoryKind kind = MemoryKind::device);
 
   [[nodiscard]] const char* name() const noexcept override { return "direct"; }
+  /// The kind of memory of every block.
   [[nodiscard]] MemoryKind kind() const noexcept { return kind_; }
   [[nodiscard]] ResourceTraits traits() const noexcept override;
 
@@ -84,6 +85,9 @@ class TERN_EXPORT AsyncResource final : public DriverResource {
   [[nodiscard]] DriverPoolInfo driver_pool(CallSite site = CallSite::here()) const {
     return try_driver_pool().value(site);
   }
+  /// Sets AsyncOptions::release_threshold_bytes, for all users of the driver's pool. Fails with
+  /// unsupported if the driver has no pool, and with invalid_argument for a value that the driver
+  /// does not accept.
   Result<void> try_set_release_threshold(std::size_t bytes,
                                          CallSite site = CallSite::here()) noexcept;
   void set_release_threshold(std::size_t bytes, CallSite site = CallSite::here()) {

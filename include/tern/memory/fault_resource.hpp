@@ -59,7 +59,8 @@ class TERN_EXPORT FaultResource final : public WrappingResource {
   /// Makes the next `count` allocations fail with out_of_memory, whatever the rules say.
   void fail_next(std::uint64_t count = 1) noexcept { fail_next_.store(count); }
 
-  /// The number of allocations and frees that were made to fail so far.
+  /// failed_requests() counts the allocations that were made to fail so far, refused_frees() the
+  /// frees.
   [[nodiscard]] std::uint64_t failed_requests() const noexcept { return failed_requests_.load(); }
   [[nodiscard]] std::uint64_t refused_frees() const noexcept { return refused_frees_.load(); }
 

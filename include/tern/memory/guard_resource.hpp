@@ -42,9 +42,9 @@ struct GuardOptions {
 /// Wraps every block of its upstream in guard bands.
 class TERN_EXPORT GuardResource final : public WrappingResource {
  public:
-  static constexpr std::size_t band_bytes = 256;
-  static constexpr std::byte poison_byte{0xDD};
-  static constexpr std::byte band_byte{0xFB};
+  static constexpr std::size_t band_bytes = 256;  // of each of the two bands
+  static constexpr std::byte poison_byte{0xDD};   // fills blocks with GuardOptions::poison
+  static constexpr std::byte band_byte{0xFB};     // fills the bands
 
   /// Throws InvalidArgument if `upstream` is null, and any error of creating a stream.
   explicit GuardResource(ResourceHandle upstream, const GuardOptions& options = {});

@@ -48,6 +48,7 @@ enum class LogAction : std::uint8_t { allocate, free, trim };
 
 /// One logged call.
 struct LogRecord {
+  /// Upper bound on message(); a longer one is cut.
   static constexpr std::size_t max_message_bytes = 256;
 
   /// Sequence number over all resources and threads of the process. A free gets its number before
@@ -95,6 +96,7 @@ class TERN_EXPORT LogSink {
   [[nodiscard]] virtual bool write(const LogRecord& record) = 0;
 };
 
+/// Keeps a sink alive. Several resources may share one sink.
 using LogSinkHandle = std::shared_ptr<LogSink>;
 
 /// Keeps the latest records in a ring that is allocated once, in the constructor.
@@ -139,6 +141,7 @@ class TERN_EXPORT LoggingResource final : public WrappingResource {
 
   /// The number of records that the sink did not accept.
   [[nodiscard]] std::uint64_t dropped_records() const noexcept { return dropped_.load(); }
+  /// Where the records go. Other resources may write to it too.
   [[nodiscard]] const LogSinkHandle& sink() const noexcept { return sink_; }
 
  private:

@@ -51,8 +51,10 @@ class TERN_EXPORT OwnedBlock {
   [[nodiscard]] Block block(CallSite site = CallSite::here()) const {
     return try_block().value(site);
   }
+  /// Return the first byte and the granted bytes. Throw NotAllocated if there is no block.
   [[nodiscard]] void* address() const { return block().address; }
   [[nodiscard]] std::size_t bytes() const { return block().bytes; }
+  /// The resource that will free the block. Null if there is no block.
   [[nodiscard]] const ResourceHandle& resource() const noexcept { return resource_; }
 
   /// The stream on which the block will be freed.
@@ -95,6 +97,7 @@ class TERN_EXPORT OwnedBlock {
 
 /// The facts about one block.
 struct BlockInfo {
+  /// The first byte, and the granted bytes.
   void* address = nullptr;
   std::size_t bytes = 0;
   /// The largest power of two that divides the address. May be larger than the requested alignment.

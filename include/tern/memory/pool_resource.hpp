@@ -56,6 +56,7 @@ enum class PoolPreference : std::uint8_t {
 
 /// Options of a PoolResource.
 struct PoolOptions {
+  /// The memory of all blocks: device, pinned or managed.
   MemoryKind kind = MemoryKind::device;
   /// Upper bound on the memory held from the driver, in whole pages if the pool uses pages. 0 means
   /// no limit but the device's memory.

@@ -75,8 +75,8 @@ class TERN_EXPORT PressureResource final : public WrappingResource {
   /// freed.
   [[nodiscard]] Result<Block> try_allocate(const Request& request) noexcept override;
 
-  /// Counts of requests that ran under pressure, of those that then succeeded, and of exceptions
-  /// from handlers.
+  /// Counts of requests that ran under pressure, of those that then succeeded
+  /// (rescued_requests()), and of exceptions from handlers (thrown_by_handlers()).
   [[nodiscard]] std::uint64_t pressed_requests() const noexcept { return pressed_.load(); }
   [[nodiscard]] std::uint64_t rescued_requests() const noexcept { return rescued_.load(); }
   [[nodiscard]] std::uint64_t thrown_by_handlers() const noexcept { return thrown_.load(); }

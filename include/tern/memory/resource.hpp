@@ -87,6 +87,7 @@ struct Request {
 /// block table plus the number of times that slot has been used.
 class Generation {
  public:
+  /// Widths of the two parts of value(), in bits: slot_bits and count_bits.
   static constexpr unsigned slot_bits = 28, count_bits = 36;
 
   /// Constructs the null generation, which identifies no block and converts to false.
@@ -227,7 +228,9 @@ class TERN_EXPORT Resource {
   [[nodiscard]] virtual const char* name() const noexcept = 0;
   /// The device whose memory the resource allocates.
   [[nodiscard]] virtual const Device& device() const noexcept = 0;
+  /// What callers may rely on: alignment, order of frees, who may access the memory.
   [[nodiscard]] virtual ResourceTraits traits() const noexcept = 0;
+  /// Returns the counters at one moment. With calls in progress, they may differ from each other.
   [[nodiscard]] virtual Statistics statistics() const noexcept = 0;
 
   /// Allocates a block. Returns an empty block for 0 bytes. Fails with size_overflow, misaligned,
@@ -261,8 +264,8 @@ class TERN_EXPORT Resource {
   /// Returns the latest failure of deallocate() and clears it. Returns nothing if there was none
   /// since the last call.
   [[nodiscard]] std::optional<Failure> take_free_failure() noexcept;
-  /// The number of deallocate() calls that failed, and the bytes of blocks that are still live
-  /// because of that.
+  /// failed_frees() counts the deallocate() calls that failed. failed_free_bytes() is the size of
+  /// the blocks that are still live because of that.
   [[nodiscard]] std::uint64_t failed_frees() const noexcept;
   [[nodiscard]] std::size_t failed_free_bytes() const noexcept;
   /// Returns whether there are failed frees to retry.

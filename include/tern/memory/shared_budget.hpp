@@ -54,11 +54,11 @@ struct SharedBudgetOptions {
 
 /// One tenant at one moment.
 struct SharedTenant {
-  std::string name = {};
-  std::uint64_t pid = 0;
-  bool is_alive = true;
-  std::size_t charged_bytes = 0;
-  std::size_t peak_bytes = 0;
+  std::string name = {};          // with which it joined
+  std::uint64_t pid = 0;          // of its process
+  bool is_alive = true;           // whether its process still runs
+  std::size_t charged_bytes = 0;  // by all budgets of the tenant
+  std::size_t peak_bytes = 0;     // the largest charged_bytes since the tenant joined
   /// The limit of the tenant; max_request_bytes if there is none.
   std::size_t limit_bytes = 0;
   /// Bytes that the tenant was asked to give back and has not answered yet.
@@ -73,18 +73,18 @@ struct SharedTenant {
 
 /// A shared budget at one moment. Calls in progress may make the parts differ from each other.
 struct SharedBudgetState {
-  std::string name = {};
-  std::size_t limit_bytes = 0;  // max_request_bytes if there is none
-  std::size_t charged_bytes = 0;
-  std::size_t peak_bytes = 0;
+  std::string name = {};          // the name that tenants join
+  std::size_t limit_bytes = 0;    // max_request_bytes if there is none
+  std::size_t charged_bytes = 0;  // by all tenants
+  std::size_t peak_bytes = 0;     // the largest charged_bytes so far
   std::vector<SharedTenant> tenants = {};
 };
 
 /// What a tenant gave back because other tenants asked for memory.
 struct SharedAnswer {
-  std::size_t asked_bytes = 0;
-  std::size_t evicted_bytes = 0;
-  std::size_t trimmed_bytes = 0;
+  std::size_t asked_bytes = 0;    // what other tenants asked for
+  std::size_t evicted_bytes = 0;  // copies of unified buffers that were evicted
+  std::size_t trimmed_bytes = 0;  // unused memory that pools returned to the driver
 };
 
 /// A tenant's handle to a shared budget.
@@ -109,6 +109,7 @@ class TERN_EXPORT SharedBudget {
   SharedBudget& operator=(const SharedBudget&) = delete;
   ~SharedBudget();
 
+  /// The name of the shared budget, equal for all tenants, and the name of this tenant.
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const std::string& tenant() const noexcept { return tenant_; }
   /// The limit of all tenants together; max_request_bytes if there is none.

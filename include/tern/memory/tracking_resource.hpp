@@ -43,11 +43,11 @@ struct TrackingOptions {
 
 /// One live block.
 struct LiveBlock {
-  Block block = {};
-  std::size_t requested_bytes = 0;
+  Block block = {};                 // with the granted bytes
+  std::size_t requested_bytes = 0;  // before rounding
   Tag tag = {};
-  CallSite site = {};
-  StreamId stream = {};
+  CallSite site = {};    // the line that allocated it
+  StreamId stream = {};  // of the request
   /// Sequence number of the allocation.
   std::uint64_t order = 0;
 };
@@ -55,16 +55,16 @@ struct LiveBlock {
 /// The blocks of one tag.
 struct TagTotal {
   Tag tag = {};
-  std::size_t live_bytes = 0;
+  std::size_t live_bytes = 0;  // granted and not freed
   std::size_t live_blocks = 0;
-  std::size_t peak_live_bytes = 0;
-  std::uint64_t allocations = 0;
+  std::size_t peak_live_bytes = 0;  // the high-water mark of live_bytes
+  std::uint64_t allocations = 0;    // that succeeded, so far
 };
 
 /// Counts allocations by requested size. Bucket 0 counts sizes up to 16 bytes, bucket i sizes up to
 /// 16 << i, and the last bucket all larger sizes.
 struct SizeHistogram {
-  static constexpr std::size_t bucket_count = 32;
+  static constexpr std::size_t bucket_count = 32;  // the number of buckets
   std::array<std::uint64_t, bucket_count> counts = {};
 
   /// The upper bound of a bucket; SIZE_MAX for the last.

@@ -39,6 +39,13 @@ namespace tern {
 // A LogicalType is an immutable value.
 
 /// One line for each kind: TERN_TYPE_KIND(enumerator, name).
+/// - `boolean` is one bit per value;
+/// - `i8`, `i16`, `i32`, `i64`, `u8`, `u16`, `u32`, `u64`, `f16`, `f32`, `f64` are the dtypes of
+///   these names;
+/// - `date32` counts days and `date64` milliseconds since 1970;
+/// - `time`, `timestamp` and `duration` count a TimeUnit: see LogicalType;
+/// - `utf8` and `binary` are text and bytes with 32-bit offsets, `large_utf8` and `large_binary`
+///   with 64-bit offsets.
 #define TERN_FOR_EACH_TYPE_KIND(TERN_TYPE_KIND) \
   TERN_TYPE_KIND(boolean, "bool")               \
   TERN_TYPE_KIND(i8, "i8")                      \
@@ -62,6 +69,7 @@ namespace tern {
   TERN_TYPE_KIND(binary, "binary")              \
   TERN_TYPE_KIND(large_binary, "large_binary")
 
+/// What the values of a column are. The list above explains each kind.
 enum class TypeKind : std::uint8_t {
 #define TERN_TYPE_KIND(enumerator, name) enumerator,
   TERN_FOR_EACH_TYPE_KIND(TERN_TYPE_KIND)
@@ -70,6 +78,7 @@ enum class TypeKind : std::uint8_t {
 /// Returns the name of the kind, such as "i32".
 [[nodiscard]] TERN_EXPORT std::string_view name(TypeKind kind) noexcept;
 
+/// What a time counts: `second`, `millisecond`, `microsecond` or `nanosecond`.
 enum class TimeUnit : std::uint8_t { second, millisecond, microsecond, nanosecond };
 /// Returns "s", "ms", "us" or "ns".
 [[nodiscard]] TERN_EXPORT std::string_view name(TimeUnit unit) noexcept;
@@ -83,12 +92,14 @@ class TERN_EXPORT LogicalType {
   [[nodiscard]] static LogicalType time(TimeUnit unit) noexcept;
   /// The time since 1970: in UTC if a zone is given, else local time of an unspecified place.
   [[nodiscard]] static LogicalType timestamp(TimeUnit unit, std::string zone = {}) noexcept;
+  /// A length of time, in 64 bits with a sign.
   [[nodiscard]] static LogicalType duration(TimeUnit unit) noexcept;
   /// Returns the type that a dtype stands for by default. DType::boolean, which is one byte,
   /// becomes a boolean of one bit. Fails with type_mismatch if columns have no such type.
   [[nodiscard]] static Result<LogicalType> try_of(DType dtype,
                                                   CallSite site = CallSite::here()) noexcept;
 
+  /// kind() is what the values are. unit() and zone() have a meaning for times only.
   [[nodiscard]] TypeKind kind() const noexcept { return kind_; }
   [[nodiscard]] TimeUnit unit() const noexcept { return unit_; }
   [[nodiscard]] const std::string& zone() const noexcept { return zone_; }
@@ -97,6 +108,7 @@ class TERN_EXPORT LogicalType {
   [[nodiscard]] bool is_bits() const noexcept { return kind_ == TypeKind::boolean; }
   /// Returns whether values have different lengths and offsets: strings and binaries.
   [[nodiscard]] bool is_variable() const noexcept { return kind_ >= TypeKind::utf8; }
+  /// Returns whether values are UTF-8 strings.
   [[nodiscard]] bool is_text() const noexcept {
     return kind_ == TypeKind::utf8 || kind_ == TypeKind::large_utf8;
   }
@@ -128,6 +140,7 @@ class TERN_EXPORT Metadata {
   explicit Metadata(std::vector<Pair> pairs) noexcept;
 
   [[nodiscard]] std::span<const Pair> pairs() const noexcept;
+  /// Returns whether there are no pairs.
   [[nodiscard]] bool empty() const noexcept;
   /// Returns the value of the first pair with this key. The result is valid as long as this object.
   [[nodiscard]] std::optional<std::string_view> find(std::string_view key) const noexcept;
@@ -146,6 +159,7 @@ struct Field {
 
   std::string name = {};
   LogicalType type = {};
+  /// Whether values may be missing. A column of this field then may have a validity bitmap.
   bool is_nullable = true;
   Metadata metadata = {};
 
@@ -169,11 +183,13 @@ class TERN_EXPORT Schema {
 
   /// Returns the number of fields.
   [[nodiscard]] std::size_t size() const noexcept { return fields().size(); }
+  /// Returns the fields in order. The span is valid while a copy of the schema exists.
   [[nodiscard]] std::span<const Field> fields() const noexcept;
   /// Returns null if there is no such field.
   [[nodiscard]] const Field* field(std::size_t index) const noexcept;
   /// Returns the index of the first field with this name, or nothing.
   [[nodiscard]] std::optional<std::size_t> find(std::string_view name) const noexcept;
+  /// Returns the pairs that belong to the whole table.
   [[nodiscard]] const Metadata& metadata() const noexcept;
 
   /// Returns a schema with these fields, in this order. Fails with out_of_bounds, naming the index,

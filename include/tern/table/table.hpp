@@ -62,6 +62,7 @@ namespace tern {
 
 /// The buffers of a column.
 struct ColumnParts {
+  /// The elements, the bits, or the bytes of strings and binaries.
   Buffer values = {};
   /// Empty if all values are present.
   Buffer validity = {};
@@ -182,6 +183,7 @@ class TERN_EXPORT Column {
 
   // --- Queries
 
+  /// type() is what the values mean. capacity() is how many values the buffers have room for.
   [[nodiscard]] const LogicalType& type() const noexcept { return type_; }
   [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
   /// Returns the buffers as they were given. The column's first value is value parts().first of
@@ -202,6 +204,7 @@ class TERN_EXPORT Column {
   /// Returns the offsets of this column, one more than values; an empty Buffer if the type has
   /// none.
   [[nodiscard]] Buffer offsets() const;
+  /// Returns whether the column has a validity bitmap.
   [[nodiscard]] bool is_nullable() const noexcept { return bool(parts_.validity); }
   /// Returns 0 if there is no validity bitmap, and nothing if the missing values were not counted.
   [[nodiscard]] std::optional<std::size_t> null_count() const noexcept { return parts_.null_count; }
@@ -211,6 +214,7 @@ class TERN_EXPORT Column {
       std::size_t rows, CallSite site = CallSite::here()) const noexcept;
   /// Returns an empty Device for a column without bytes.
   [[nodiscard]] const Device& device() const noexcept;
+  /// Returns whether other code owns the memory of the values.
   [[nodiscard]] bool is_external() const noexcept { return parts_.values.is_external(); }
   /// Returns the size of the values, bits and offsets of capacity() values, and of the bytes of
   /// strings. Fails with size_overflow.
@@ -238,8 +242,8 @@ class TERN_EXPORT Column {
   [[nodiscard]] static Result<Column> try_concat(std::span<const Column> columns,
                                                  const ColumnOptions& options = {}) noexcept;
 
-  /// Copy to the host and wait, for inspection: which values are present, booleans, strings. They
-  /// throw.
+  /// Copy to the host and wait, for inspection: to_valid() returns which values are present,
+  /// to_bools() and to_strings() the values of booleans and of texts. They throw.
   [[nodiscard]] std::vector<bool> to_valid(CallSite site = CallSite::here()) const;
   [[nodiscard]] std::vector<bool> to_bools(CallSite site = CallSite::here()) const;
   [[nodiscard]] std::vector<std::string> to_strings(CallSite site = CallSite::here()) const;
@@ -296,9 +300,12 @@ class TERN_EXPORT Table {
 
   // --- Queries
 
+  /// Returns the fields, one per column.
   [[nodiscard]] const Schema& schema() const noexcept;
   /// Returns the number of columns.
   [[nodiscard]] std::size_t arity() const noexcept { return columns().size(); }
+  /// Returns the columns in the order of the schema. The span is valid while a copy of the table
+  /// exists.
   [[nodiscard]] std::span<const Column> columns() const noexcept;
   /// Returns nothing if there is no such column.
   [[nodiscard]] std::optional<Column> column(std::size_t index) const;

@@ -19,7 +19,22 @@
 namespace tern {
 
 /// The list of all codes, one line each: TERN_FINDING(enumerator, number, title). docs/guide/sim.md
-/// explains them.
+/// explains them in full.
+/// - Order: `missing_wait` (two streams use the same bytes without an order), `free_while_in_use`,
+///   `reuse_before_ready` (a pool hands memory out too early), `use_before_alloc` (a stream is not
+///   ordered after the allocation), `host_read_before_sync` and `host_write_before_sync` (a stream
+///   may still use the bytes), `changed_in_flight` and `freed_in_flight` (host memory that a queued
+///   copy uses).
+/// - Lifetime: `use_after_free`, `double_free`, `wrong_range_free`, `live_block_reissued` (handed
+///   out twice), `dead_handle` (kernels or pages after their release), `leak` (never freed).
+/// - Contents: `uninitialised_read` (bytes that nobody wrote), `out_of_bounds` (outside of every
+///   block), `undeclared_access` (a kernel touches what its launch did not declare).
+/// - Devices: `wrong_device` (memory of another device), `no_peer_access`, `managed_while_busy`
+///   (the host uses managed memory while the device may run), `call_in_host_function` (a call on
+///   the device that runs the function).
+/// - Waits: `deadlock` and `endless_poll` (for work that can never complete).
+/// - `wrong_bytes`: two schedules of a race-free program end with different bytes, a defect of the
+///   simulated device.
 #define TERN_FOR_EACH_FINDING(TERN_FINDING)                           \
   TERN_FINDING(missing_wait, 101, "missing-wait")                     \
   TERN_FINDING(free_while_in_use, 102, "free-while-in-use")           \
@@ -46,6 +61,7 @@ namespace tern {
   TERN_FINDING(endless_poll, 502, "endless-poll")                     \
   TERN_FINDING(wrong_bytes, 901, "wrong-bytes")
 
+/// What is wrong. The list above explains each code.
 enum class FindingCode : std::uint16_t {
 #define TERN_FINDING(enumerator, number, title) enumerator = number,
   TERN_FOR_EACH_FINDING(TERN_FINDING)
@@ -57,7 +73,9 @@ enum class FindingCode : std::uint16_t {
 /// Returns the title, such as "reuse-before-ready".
 [[nodiscard]] TERN_EXPORT std::string_view title(FindingCode code) noexcept;
 
+/// See the top of this file.
 struct TERN_EXPORT Finding {
+  /// Which kind of mistake it is.
   FindingCode code = FindingCode::missing_wait;
   /// The device and settings of the run, such as "sim:0  seed 0x1c9f  schedule lazy".
   std::string context;

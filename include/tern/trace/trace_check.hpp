@@ -58,8 +58,8 @@ class TERN_EXPORT TraceReader {
   TraceReader& operator=(TraceReader&&) noexcept;
   ~TraceReader();
 
-  /// These functions return what the writer stored: its name and version, the settings of the run,
-  /// and how to repeat the run.
+  /// Return what the writer stored: its name and version (writer()), the settings of the run
+  /// (context()), and how to repeat the run (replay()).
   [[nodiscard]] const std::string& writer() const noexcept;
   [[nodiscard]] const std::string& context() const noexcept;
   [[nodiscard]] const std::string& replay() const noexcept;
@@ -108,11 +108,11 @@ struct CheckBudget {
 
 /// The result of a check.
 struct CheckSummary {
-  std::uint64_t bytes = 0;
-  std::uint64_t records = 0;
-  std::uint64_t actors = 0;
+  std::uint64_t bytes = 0;    // of the trace that were read
+  std::uint64_t records = 0;  // that were judged
+  std::uint64_t actors = 0;   // streams and host threads
   std::uint64_t findings = 0;
-  std::uint64_t gaps = 0;
+  std::uint64_t gaps = 0;  // places where the writer lost records
   /// The number of lost records in all gaps for which the trace contains the number.
   std::uint64_t lost = 0;
   /// Records whose tag was dropped; see TraceReader::tags_left_out().

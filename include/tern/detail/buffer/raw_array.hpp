@@ -94,9 +94,17 @@ class TERN_EXPORT RawArray {
                                        CallSite site) noexcept;
   [[nodiscard]] Result<Mark> try_fill(const Pattern& pattern, StreamRef stream,
                                       CallSite site) noexcept;
+  /// Writes the whole array, of `bytes`, in stream order. The bytes are passed with the call, as
+  /// fills, so the caller may change them when the call returns. For few bytes.
+  [[nodiscard]] Result<Mark> try_put(const void* value, std::size_t bytes, StreamRef stream,
+                                     CallSite site) noexcept;
+  /// Copies the array to host memory in stream order, and waits for the copy.
+  [[nodiscard]] Result<void> try_get(void* to, std::size_t bytes, StreamRef stream,
+                                     CallSite site) const noexcept;
   [[nodiscard]] Buffer buffer(DType dtype, std::size_t element_bytes) const;
 
  private:
+  friend class RawGrowing;
   RawArray(StorageHandle storage, std::byte* address, std::size_t bytes) noexcept
       : storage_(std::move(storage)), address_(address), bytes_(bytes) {}
   [[nodiscard]] std::size_t offset() const noexcept;

@@ -285,6 +285,15 @@ class TERN_EXPORT Storage {
   /// Grows the storage in place within the granted block, for a handle whose range ends at `end`.
   /// Returns false if the block is too small or another handle may own the bytes behind `end`.
   [[nodiscard]] bool try_grow(std::size_t end, std::size_t bytes) noexcept;
+  /// Makes the storage larger. The owner of the storage's size calls it, and has memory for all of
+  /// `bytes`. New bytes are unwritten. Fails with out_of_memory (of the host).
+  [[nodiscard]] Result<void> try_extend(std::size_t bytes, CallSite site) noexcept;
+  /// Makes the storage smaller. The owner of the storage's size calls it. Uses of the bytes behind
+  /// the new end stay on record. Fails with out_of_memory (of the host).
+  [[nodiscard]] Result<void> try_cut(std::size_t bytes, CallSite site) noexcept;
+  /// Checks that no code outside of Tern may still use the memory through an export. Fails with
+  /// access_conflict.
+  [[nodiscard]] Result<void> check_exports_done(CallSite site) const noexcept;
 
   /// Begins a use of a byte range by work on `stream`. Allocates the memory if needed and queues
   /// the waits that the use needs. Fails with never_written for a read of bytes that were never
@@ -385,6 +394,7 @@ class TERN_EXPORT Storage {
   friend class DeferredFrees;
   friend class ExportBatch;
   enum Phase : std::uint32_t { empty, busy, ready, given_away };
+  struct ColdState;
 
   /// The kind is not known yet. For memory of a resource, it is looked up on the first call of
   /// kind().
@@ -458,6 +468,9 @@ class TERN_EXPORT Storage {
   void note_unspecified(std::size_t offset, std::size_t bytes) const noexcept;
   [[nodiscard]] Result<void> check_range(std::size_t offset, std::size_t bytes,
                                          CallSite site) const noexcept;
+  /// Sets a larger size. Call it with the mutex of the cold state held. Returns false if the host
+  /// has no memory.
+  [[nodiscard]] bool grow_to(ColdState& cold, std::size_t bytes) noexcept;
 
   /// check_arrived() and check_written() if some bytes of the storage were never written or are
   /// expected.
@@ -493,7 +506,6 @@ class TERN_EXPORT Storage {
   std::size_t memory_bytes_ = 0;
   Block block_ = {};
   // State that few storages need. Allocated when it is first needed; then it stays.
-  struct ColdState;
   [[nodiscard]] ColdState* cold() const noexcept { return cold_.load(std::memory_order_acquire); }
   /// Returns the cold state and makes it if needed. Returns null if the host has no memory.
   [[nodiscard]] ColdState* make_cold() noexcept;
