@@ -16,6 +16,7 @@
 #include "arrays.hpp"
 #include "collected.hpp"
 #include "devices.hpp"
+#include "growing.hpp"
 #include "launches.hpp"
 #include "managed.hpp"
 #include "places.hpp"
@@ -62,13 +63,20 @@ bool is_memory(nb::handle object) {
 
 Use use_of(nb::object memory, Access access) {
   if (nb::isinstance<PyArray>(memory)) memory = nb::cast(nb::cast<const PyArray&>(memory).buffer());
+  if (nb::isinstance<PyGrowing>(memory)) {
+    memory = nb::cast(nb::cast<const PyGrowing&>(memory).buffer());
+  }
+  if (nb::isinstance<PyScalar>(memory)) {
+    memory = nb::cast(nb::cast<const PyScalar&>(memory).buffer());
+  }
   if (!is_memory(memory)) {
-    raise(Failure(ErrorCode::type_mismatch,
-                  "{name}() takes a Buffer, an Array, a UnifiedBuffer or a ManagedBuffer, and not "
-                  "{actual}.")
-              .with("name", name_of(access))
-              .with("actual", repr_of(memory.type())),
-          here());
+    raise(
+        Failure(ErrorCode::type_mismatch,
+                "{name}() takes a Buffer, an Array, a GrowingArray, a Scalar, a UnifiedBuffer or a "
+                "ManagedBuffer, and not {actual}.")
+            .with("name", name_of(access))
+            .with("actual", repr_of(memory.type())),
+        here());
   }
   return {std::move(memory), access};
 }
@@ -280,7 +288,8 @@ class PyKernel {
       const nb::object one = nb::borrow(arguments[i]);
       FunctionArgument& made = launch->arguments.emplace_back();
       if (!nb::isinstance<Use>(one)) {
-        if (is_memory(one) || nb::isinstance<PyArray>(one)) {
+        if (is_memory(one) || nb::isinstance<PyArray>(one) || nb::isinstance<PyGrowing>(one) ||
+            nb::isinstance<PyScalar>(one)) {
           raise(Failure(ErrorCode::type_mismatch,
                         "argument {index} is memory whose use is not declared. Pass it as in_(), "
                         "out() or inout().")

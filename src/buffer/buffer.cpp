@@ -320,7 +320,8 @@ Result<void*> Buffer::try_device_ptr(StreamRef stream, Access access,
 
 Result<void> Buffer::try_synchronize(CallSite site) const noexcept {
   if (!storage_) return {};
-  return storage_->uses().try_wait(Access::discard, site);
+  if (Result<void> done = storage_->uses().try_wait(Access::discard, site); !done) return done;
+  return storage_->check_arrived(offset_, bytes_, site);
 }
 
 }  // namespace tern

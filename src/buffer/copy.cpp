@@ -45,6 +45,7 @@ Result<void> copy_by_host(const CopyRows& rows, CallSite site) noexcept {
 
 /// Returns the device whose copy stream runs a copy without a stream.
 const Device& runner_of(const CopyRows& rows) noexcept {
+  if (rows.to.kind() == MemoryKind::file) return rows.from.device();
   if (!is_host_memory(rows.to)) return rows.to.device();
   if (!is_host_memory(rows.from)) return rows.from.device();
   return rows.to.device().info().is_host ? rows.to.device() : rows.from.device();
@@ -85,6 +86,10 @@ Result<void> try_copy(const Buffer& destination, const Buffer& source, CallSite 
   if (source.size_bytes() == 0) return {};
   const CopyRows rows = rows_of(destination, source);
   if (Result<void> sound = check_rows(rows, site); !sound) return sound;
+  if (rows.to.kind() == MemoryKind::file && is_host_memory(rows.from)) {
+    return try_write_file(rows.to, rows.to_side.offset, rows.from, rows.from_side.offset,
+                          rows.width, site);
+  }
   if (is_host_memory(rows.to)) {
     if (rows.from.kind() == MemoryKind::file) {
       return try_read_file(rows.to, rows.to_side.offset, rows.from, rows.from_side.offset,
@@ -116,6 +121,10 @@ Result<void> try_copy(const Buffer& destination, const Buffer& source, CallSite 
   // Borrowed memory may belong to the caller, so the copy must really be complete.
   if (const Result<void> done = try_wait_surely(*stream, stream->next_mark(), site); !done) {
     return Failure(done.failure()).at(site);
+  }
+  if (Result<void> arrived = rows.to.check_arrived(rows.to_side.offset, rows.width, site);
+      !arrived) {
+    return arrived;
   }
   count_transfer(rows.to, rows.from, rows.width, *queued);
   return {};

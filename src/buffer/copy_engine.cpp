@@ -8,6 +8,8 @@
 
 #include "buffer/copy_route.hpp"
 #include "buffer/copy_turns.hpp"
+#include "buffer/file_copy.hpp"
+#include "buffer/file_transfers.hpp"
 #include "buffer/staged_transfer.hpp"
 #include "buffer/stream_order.hpp"
 #include "buffer/transfer_counts.hpp"
@@ -226,6 +228,32 @@ Result<void> run_staged(const CopyRows& rows, StreamRef stream, StagedTransfer::
   return transfer.try_finish(stream);
 }
 
+/// Runs a copy with a file in the background. Returns nothing if that is not possible: the file can
+/// only be read by the host, or the device has no host functions.
+std::optional<Result<void>> run_with_file(const CopyRows& rows, StreamRef stream,
+                                          FurtherStreams further, CallSite site) noexcept {
+  Storage& memory = rows.to.kind() == MemoryKind::file ? rows.from : rows.to;
+  if (!FileCopy::is_possible(rows, stream)) return std::nullopt;
+  StreamRef runner = stream;
+  FurtherStream other;
+  if (!reaches(stream.device_id(), memory)) {
+    if (Result<void> there = memory.try_ensure({}, site); !there) return there;
+    Result<FurtherStream> made = FurtherStream::try_make(memory.device(), further);
+    if (!made) return Result<void>(Failure(made.failure()).at(site));
+    other = *std::move(made);
+    runner = other.get();
+    if (!FileCopy::is_possible(rows, runner)) return std::nullopt;
+    if (Result<void> behind = order_behind(runner, stream.next_mark(), site); !behind) {
+      return behind;
+    }
+  }
+  // The library's own streams are synchronized by others, too.
+  const FileCopy::Reports reports = further == FurtherStreams::fresh
+                                        ? FileCopy::Reports::on_stream
+                                        : FileCopy::Reports::on_bytes_only;
+  return FileCopy::try_run(rows, stream, runner, reports, site);
+}
+
 /// Moves bytes within one storage. The result is as if the source had been copied aside first.
 class MoveWithin {
  public:
@@ -394,12 +422,46 @@ Result<void> try_read_file(Storage& to, std::size_t to_offset, Storage& from,
   return read;
 }
 
+Result<void> try_write_file(Storage& to, std::size_t to_offset, Storage& from,
+                            std::size_t from_offset, std::size_t bytes, CallSite site) noexcept {
+  const Result<StorageOrigin::FileRange> file = to.origin()->try_file(to_offset, 0, site);
+  if (!file) return file.failure();
+  Result<std::uint64_t> ticket = from.try_begin_host_access(Access::read, from_offset, bytes, site);
+  if (!ticket) return ticket.failure();
+  HostTurn to_turn, from_turn;
+  Result<void> ready = by_address(
+      to, from, [&] { return to_turn.try_take(to, Access::discard, site); },
+      [&] { return from_turn.try_take(from, Access::read, site); });
+  if (ready) ready = from.try_wait_host(Access::read, from_offset, bytes, site);
+  if (ready) {
+    FileTransfer transfer{.file = file->file,
+                          .memory = address_for(from, DeviceId{}) + from_offset,
+                          .offset = file->offset + to_offset,
+                          .bytes = bytes,
+                          .is_write = true};
+    FileTransfers::instance().submit(transfer);
+    FileTransfers::instance().wait(transfer);
+    ready = transfer.result(site);
+    if (ready) to.note_written(to_offset, bytes);
+  }
+  from.end_host_access(*ticket);
+  return ready;
+}
+
 Result<CopyRoute> try_run_copy(const CopyRows& rows, StreamRef stream, FurtherStreams further,
                                CallSite site) noexcept {
   using Between = StagedTransfer::Between;
   const auto by = [](CopyRoute route, const Result<void>& run) {
     return run ? Result<CopyRoute>(route) : Result<CopyRoute>(run.failure());
   };
+  if (rows.to.kind() == MemoryKind::file && rows.from.kind() == MemoryKind::file) {
+    return Failure(ErrorCode::unsupported,
+                   "{source} cannot be copied to {destination} directly. Copy to memory first, and "
+                   "from there to the file.",
+                   site)
+        .with("source", rows.from.origin()->what())
+        .with("destination", rows.to.origin()->what());
+  }
   const std::optional<CopyPlan> plan = plan_copy(rows.to, rows.from, stream.device_id());
   if (!plan) return no_copy_route(rows.to, rows.from, stream.device().spec(), site);
   const trace::TagRange range_of_tag(rows.to.tag() != Tag() ? rows.to.tag() : rows.from.tag());
@@ -426,7 +488,20 @@ Result<CopyRoute> try_run_copy(const CopyRows& rows, StreamRef stream, FurtherSt
     }
     case CopyRoute::staged:
       break;
+    case CopyRoute::to_file:
+      if (const std::optional<Result<void>> run = run_with_file(rows, stream, further, site)) {
+        return by(plan->route, *run);
+      }
+      return Failure(ErrorCode::unsupported,
+                     "a stream of '{device}' cannot write {what}. Copy to host memory, and from "
+                     "there to the file without a stream.",
+                     site)
+          .with("what", rows.to.origin()->what())
+          .with("device", stream.device().spec());
     case CopyRoute::from_file:
+      if (const std::optional<Result<void>> run = run_with_file(rows, stream, further, site)) {
+        return by(plan->route, *run);
+      }
       if (!is_host_memory(rows.to)) break;
       return by(plan->route, rows.for_each_row([&](std::size_t to_offset,
                                                    std::size_t from_offset) noexcept {

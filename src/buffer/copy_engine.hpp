@@ -84,5 +84,9 @@ enum class FurtherStreams : std::uint8_t { library, fresh };
 [[nodiscard]] Result<void> try_read_file(Storage& to, std::size_t to_offset, Storage& from,
                                          std::size_t from_offset, std::size_t bytes,
                                          CallSite site) noexcept;
+/// Writes host memory to a file range on the host, and returns when it is done.
+[[nodiscard]] Result<void> try_write_file(Storage& to, std::size_t to_offset, Storage& from,
+                                          std::size_t from_offset, std::size_t bytes,
+                                          CallSite site) noexcept;
 
 }  // namespace tern

@@ -30,6 +30,8 @@ std::string_view name(CopyRoute route) noexcept {
       return "staged";
     case CopyRoute::from_file:
       return "from_file";
+    case CopyRoute::to_file:
+      return "to_file";
   }
   return "unknown";
 }
@@ -71,6 +73,10 @@ std::optional<CopyPlan> plan_copy(const Storage& to, const Storage& from,
   if (from.kind() == MemoryKind::file) {
     if (!reaches(device, to) && !is_party) return std::nullopt;
     return CopyPlan{CopyRoute::from_file, nullptr};
+  }
+  if (to.kind() == MemoryKind::file) {
+    if (!reaches(device, from) && !is_party) return std::nullopt;
+    return CopyPlan{CopyRoute::to_file, nullptr};
   }
   if (reaches(device, to) && reaches(device, from)) return CopyPlan{CopyRoute::direct, nullptr};
   if (!is_party) return std::nullopt;

@@ -24,14 +24,15 @@ enum class CopyRoute : std::uint8_t {
   handed_over,  // submitted to a stream of the other side's device, with waits on both ends
   peer,         // between two devices of one backend, on a stream of the destination's device
   staged,       // through host memory, piece by piece
-  from_file     // the host reads the file, into host memory or through a staging buffer
+  from_file,    // the file is read in the background, into host memory or a staging buffer
+  to_file       // the file is written in the background
 };
 /// Returns the name of the enumerator, such as "direct".
 [[nodiscard]] std::string_view name(CopyRoute route) noexcept;
 
 /// Returns the route of a copy on a stream of `device`. Copies nothing. Fails with not_allocated
-/// for an empty handle, read_only if the destination is a file, and device_mismatch if neither side
-/// belongs to the device, unless the device reaches both sides.
+/// for an empty handle, read_only if the destination is a read-only file, and device_mismatch if
+/// neither side belongs to the device, unless the device reaches both sides.
 [[nodiscard]] Result<CopyRoute> try_copy_route(const Buffer& destination, const Buffer& source,
                                                const Device& device) noexcept;
 
@@ -54,8 +55,8 @@ struct CopyPlan {
   const Device* runner = nullptr;
 };
 
-/// Plans a copy on a stream of `device`. The destination must not be a file. Returns nothing if the
-/// device can take no part in the copy.
+/// Plans a copy on a stream of `device`. At most one side is a file. Returns nothing if the device
+/// can take no part in the copy.
 [[nodiscard]] std::optional<CopyPlan> plan_copy(const Storage& to, const Storage& from,
                                                 DeviceId device) noexcept;
 

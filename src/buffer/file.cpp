@@ -10,14 +10,20 @@
 #include <cerrno>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "buffer/file_mapping.hpp"
+#include "buffer/file_transfers.hpp"
 #include "core/file_failure.hpp"
+#include "core/file_limit_signal.hpp"
 #include "core/no_host_memory.hpp"
 #include "core/text.hpp"
 #include "tern/core/bytes.hpp"
+#include "tern/detail/core/mutex.hpp"
 
 namespace tern {
 namespace {
@@ -59,21 +65,33 @@ class FileOrigin final : public StorageOrigin {
   FileOrigin(std::string_view path, const FileOptions& options)
       : path_(path), what_("file '" + path_ + "'"), offset_(options.offset_bytes) {
     is_mapped_ = options.map;
+    is_writable_ = options.writable || options.create;
+    is_created_ = options.create;
   }
 
   /// Opens the file and checks that it contains the range. Call once, before anything else.
   [[nodiscard]] Result<std::size_t> try_open(const std::optional<std::size_t>& bytes,
                                              CallSite site) noexcept {
     // Do not block on a pipe without a writer, and do not acquire a controlling terminal.
-    constexpr int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_LARGEFILE;
+    const int flags = (is_writable_ ? O_RDWR : O_RDONLY) | (is_created_ ? O_CREAT : 0) | O_CLOEXEC |
+                      O_NONBLOCK | O_NOCTTY | O_LARGEFILE;
     int number = -1;
     do {
-      number = ::open(path_.c_str(), flags);
+      number = ::open(path_.c_str(), flags, 0666);
     } while (number < 0 && errno == EINTR);
     if (number < 0) return file_failure(path_, "open", errno, site);
     file_ = OpenFile(number);
-    const Result<std::size_t> there = try_length(site);
+    Result<std::size_t> there = try_length(site);
     if (!there) return there;
+    // A regular file has nothing to wait for, and io_uring would refuse to wait.
+    ::fcntl(number, F_SETFL, flags & ~(O_NONBLOCK | O_CREAT));
+    if (is_created_ && !is_within(offset_, *bytes, *there)) {
+      if (Result<void> extended = try_extend(*there, *bytes, site); !extended) {
+        return extended.failure();
+      }
+      there = try_length(site);
+      if (!there) return there;
+    }
     const std::size_t rest = offset_ <= *there ? *there - offset_ : 0;
     bytes_ = bytes.value_or(rest);
     if (!is_within(offset_, bytes_, *there)) {
@@ -83,11 +101,12 @@ class FileOrigin final : public StorageOrigin {
   }
 
   [[nodiscard]] const char* what() const noexcept override { return what_.c_str(); }
-  [[nodiscard]] bool is_read_only() const noexcept override { return true; }
+  [[nodiscard]] bool is_read_only() const noexcept override { return !is_writable_; }
+  [[nodiscard]] bool is_writable_file() const noexcept override { return is_writable_; }
 
   [[nodiscard]] Result<Memory> try_begin(CallSite site) noexcept override {
     if (bytes_ == 0) return Memory{};
-    if (is_mapped_) return try_map(site);
+    if (is_mapped_ || is_writable_) return try_map(site);
     std::unique_ptr<std::byte[], Free> memory(new (std::align_val_t(host_alignment), std::nothrow)
                                                   std::byte[bytes_]);
     if (!memory) return no_memory_for_file(bytes_, site);
@@ -112,7 +131,17 @@ class FileOrigin final : public StorageOrigin {
           .with("extent", bytes_);
     }
     if (bytes == 0) return {};
-    if (Result<void> there = check_length(offset, bytes, "pread", site); !there) return there;
+    const Result<FileRange> file = try_file(offset, bytes, site);
+    if (!file) return file.failure();
+    if (bytes >= FileTransfers::min_direct_bytes) {
+      FileTransfer transfer{.file = file->file,
+                            .memory = static_cast<std::byte*>(to),
+                            .offset = offset_ + offset,
+                            .bytes = bytes};
+      FileTransfers::instance().submit(transfer);
+      FileTransfers::instance().wait(transfer);
+      return transfer.result(site);
+    }
     std::size_t done = 0;
     while (done < bytes) {
       const ssize_t got =
@@ -130,12 +159,68 @@ class FileOrigin final : public StorageOrigin {
     return {};
   }
 
+  [[nodiscard]] Result<FileRange> try_file(std::size_t offset, std::size_t bytes,
+                                           CallSite site) noexcept override {
+    if (bytes != 0) {
+      if (Result<void> there = check_length(offset, bytes, "pread", site); !there) {
+        return there.failure();
+      }
+    }
+    const std::lock_guard lock(mutex_);
+    if (!transfers_) {
+      try {
+        transfers_.emplace(file_.get(), path_,
+                           bytes_ >= FileTransfers::min_direct_bytes
+                               ? TransferFile::Direct::if_possible
+                               : TransferFile::Direct::never,
+                           is_writable_);
+      } catch (const std::bad_alloc&) {
+        return no_host_memory("an open file", site);
+      }
+      if (mapping_ && is_writable_) transfers_->stop_direct();
+    }
+    return FileRange{&*transfers_, offset_};
+  }
+
+  [[nodiscard]] Result<void> try_flush(CallSite site) noexcept override {
+    if (!is_writable_) return {};
+    if (const int error = mapping_.sync(); error != 0) {
+      return file_failure(path_, "msync", error, site);
+    }
+    while (::fdatasync(file_.get()) != 0) {
+      if (errno != EINTR) return file_failure(path_, "fdatasync", errno, site);
+    }
+    return {};
+  }
+
  private:
   struct Free {
     void operator()(std::byte* memory) const noexcept {
       ::operator delete[](memory, std::align_val_t(host_alignment));
     }
   };
+
+  /// Makes the file longer, up to the end of the range.
+  [[nodiscard]] Result<void> try_extend(std::size_t length, std::size_t bytes,
+                                        CallSite site) noexcept {
+    const std::optional<std::size_t> end = checked_add(offset_, bytes);
+    if (!end || *end > static_cast<std::size_t>(std::numeric_limits<off_t>::max())) {
+      return file_failure(path_, "fallocate", EFBIG, site);
+    }
+    const auto from = static_cast<off_t>(length), to = static_cast<off_t>(*end);
+    const FileLimitSignal blocked;
+    int error = 0;
+    do {
+      error = ::fallocate(file_.get(), 0, from, to - from) == 0 ? 0 : errno;
+    } while (error == EINTR);
+    if (error == 0) return {};
+    if (error != EOPNOTSUPP && error != ENOSYS) {
+      return file_failure(path_, "fallocate", error, site);
+    }
+    // The file system allocates disk space when it is written.
+    if (::ftruncate(file_.get(), to) == 0) return {};
+    return file_failure(path_, "ftruncate", errno, site);
+  }
 
   [[nodiscard]] Result<std::size_t> try_length(CallSite site) const noexcept {
     struct stat facts = {};
@@ -176,7 +261,12 @@ class FileOrigin final : public StorageOrigin {
   }
 
   [[nodiscard]] Result<Memory> try_map(CallSite site) noexcept {
-    const FileMapping::Refusal refused = mapping_.try_map(file_.get(), offset_, bytes_);
+    const std::lock_guard lock(mutex_);
+    // Transfers go through the page cache from now on, which the mapping shows.
+    if (transfers_ && is_writable_) transfers_->stop_direct();
+    const FileMapping::Refusal refused =
+        mapping_.try_map(file_.get(), offset_, bytes_,
+                         is_writable_ ? FileMapping::Writes::to_file : FileMapping::Writes::none);
     if (refused.call != nullptr && refused.os_code == 0) return no_memory_for_file(bytes_, site);
     if (refused.call != nullptr) return file_failure(path_, refused.call, refused.os_code, site);
     return Memory{nullptr, mapping_.address(), bytes_};
@@ -186,10 +276,12 @@ class FileOrigin final : public StorageOrigin {
   const std::string what_;
   const std::size_t offset_;
   std::size_t bytes_ = 0;
-  bool is_mapped_ = false;
+  bool is_mapped_ = false, is_writable_ = false, is_created_ = false;
   OpenFile file_;
   std::unique_ptr<std::byte[], Free> memory_;
   FileMapping mapping_;
+  Mutex mutex_;
+  std::optional<TransferFile> transfers_;  // guarded by mutex_ until it is made; uses file_
 };
 
 Result<Buffer> try_open(std::string_view path, const FileOptions& options) {
@@ -202,6 +294,14 @@ Result<Buffer> try_open(std::string_view path, const FileOptions& options) {
                    site)
         .with("name", "dtype")
         .with("value", name(options.dtype));
+  }
+  if (options.create && !options.bytes) {
+    return Failure(ErrorCode::invalid_argument,
+                   "file '{path}' cannot be created without a number of {name}. Set {name} to the "
+                   "size of the range.",
+                   site)
+        .with("name", "bytes")
+        .with("path", path);
   }
   auto origin = std::make_unique<FileOrigin>(path, options);
   const Result<std::size_t> bytes = origin->try_open(options.bytes, site);
@@ -220,6 +320,18 @@ Result<Buffer> try_open(std::string_view path, const FileOptions& options) {
       Storage::try_make(Device(), *bytes, MemoryKind::file, std::move(origin),
                         {.tag = options.tag, .checked = options.checked, .site = site});
   if (!storage) return storage.failure();
+  const bool is_writable = options.writable || options.create;
+  const std::size_t alignment = alignment_bytes(options.dtype);
+  if (is_writable && options.offset_bytes % alignment != 0) {
+    return Failure(ErrorCode::misaligned,
+                   "{dtype} needs an alignment of {required} bytes, and a writable range of file "
+                   "'{path}' cannot begin at offset {offset}. Use a multiple of the alignment.",
+                   site)
+        .with("offset", options.offset_bytes)
+        .with("required", alignment)
+        .with("dtype", name(options.dtype))
+        .with("path", path);
+  }
   if (options.map) {
     // Map now, because the address decides which dtypes are aligned.
     if (Result<void> mapped = (*storage)->try_ensure({}, site); !mapped) return mapped.failure();
@@ -228,6 +340,28 @@ Result<Buffer> try_open(std::string_view path, const FileOptions& options) {
 }
 
 }  // namespace
+
+Result<void> try_flush(const Buffer& file, CallSite site) noexcept {
+  if (!file) {
+    return Failure(ErrorCode::not_allocated,
+                   "an empty buffer cannot be flushed: it was default-constructed or moved from. "
+                   "Open a file.",
+                   site)
+        .with("id", std::uint64_t{0});
+  }
+  Storage& storage = *file.storage();
+  if (storage.origin() == nullptr) {
+    return Failure(ErrorCode::unsupported, "buffer {id} is not a file and cannot be flushed.", site)
+        .with("id", storage.id().value);
+  }
+  if (Result<void> done = storage.uses().try_wait(Access::discard, site); !done) {
+    return Failure(done.failure()).at(site);
+  }
+  if (Result<void> arrived = storage.check_arrived(0, storage.bytes(), site); !arrived) {
+    return arrived;
+  }
+  return storage.origin()->try_flush(site);
+}
 
 Result<Buffer> try_open_file(std::string_view path, const FileOptions& options) noexcept try {
   if (path.find('\0') != path.npos) {

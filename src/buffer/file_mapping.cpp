@@ -25,6 +25,7 @@ struct WatchedRange {
   std::atomic<std::uintptr_t> begin = 0;  // 0 if the entry is unused
   std::atomic<std::uintptr_t> end = 0;    // both are page-aligned
   std::atomic<bool> is_cut = false;
+  std::atomic<bool> is_writable = false;
 };
 static_assert(std::atomic<std::uintptr_t>::is_always_lock_free &&
               std::atomic<bool>::is_always_lock_free);
@@ -65,7 +66,8 @@ bool put_zeros(std::uintptr_t address) noexcept {
       // Up to the end of the mapping: pages behind a missing page are missing as well.
       const std::uintptr_t page = address & page_mask.load(std::memory_order_relaxed);
       range.is_cut.store(true, std::memory_order_release);
-      return mmap(reinterpret_cast<void*>(page), end - page, PROT_READ,
+      const int protection = PROT_READ | (range.is_writable.load() ? PROT_WRITE : 0);
+      return mmap(reinterpret_cast<void*>(page), end - page, protection,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
     }
   }
@@ -98,18 +100,21 @@ WatchedRange* find_free_entry() noexcept {
   return &added->ranges.front();
 }
 
-void set(WatchedRange& range, std::uintptr_t begin, std::uintptr_t end) noexcept {
+void set(WatchedRange& range, std::uintptr_t begin, std::uintptr_t end,
+         bool is_writable = false) noexcept {
   range.version.fetch_add(1, std::memory_order_acq_rel);
   range.begin.store(begin, std::memory_order_release);
   range.end.store(end, std::memory_order_release);
   range.is_cut.store(false, std::memory_order_release);
+  range.is_writable.store(is_writable, std::memory_order_release);
   range.version.fetch_add(1, std::memory_order_release);
 }
 
 }  // namespace
 
-FileMapping::Refusal FileMapping::try_map(int file, std::size_t offset,
-                                          std::size_t bytes) noexcept {
+FileMapping::Refusal FileMapping::try_map(int file, std::size_t offset, std::size_t bytes,
+                                          Writes writes) noexcept {
+  const bool is_writable = writes == Writes::to_file;
   const std::size_t page = page_bytes();
   const std::size_t lead = offset % page;
   // Cannot wrap, because the file is at least that long.
@@ -120,10 +125,11 @@ FileMapping::Refusal FileMapping::try_map(int file, std::size_t offset,
   WatchedRange* const room = find_free_entry();
   if (room == nullptr) return {"mmap", 0};
   void* const base =
-      mmap(nullptr, lead + bytes, PROT_READ, MAP_PRIVATE, file, static_cast<off_t>(offset - lead));
+      mmap(nullptr, lead + bytes, PROT_READ | (is_writable ? PROT_WRITE : 0),
+           is_writable ? MAP_SHARED : MAP_PRIVATE, file, static_cast<off_t>(offset - lead));
   if (base == MAP_FAILED) return {"mmap", errno};
   const auto begin = reinterpret_cast<std::uintptr_t>(base);
-  set(*room, begin, begin + mapped);
+  set(*room, begin, begin + mapped, is_writable);
   range_ = room;
   address_ = static_cast<std::byte*>(base) + lead;
   return {};
@@ -136,6 +142,13 @@ FileMapping::~FileMapping() {
   const std::size_t bytes = range_->end.load() - begin;
   set(*range_, 0, 0);
   munmap(reinterpret_cast<void*>(begin), bytes);
+}
+
+int FileMapping::sync() const noexcept {
+  if (range_ == nullptr) return 0;
+  const std::uintptr_t begin = range_->begin.load();
+  return msync(reinterpret_cast<void*>(begin), range_->end.load() - begin, MS_SYNC) == 0 ? 0
+                                                                                         : errno;
 }
 
 bool FileMapping::is_cut() const noexcept {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include "tern/core/result.hpp"
@@ -37,8 +38,13 @@ class FileMapping {
     const char* call = nullptr;  // null on success
     int os_code = 0;
   };
+  /// Whether writes to the memory change the file. If not, the memory cannot be written.
+  enum class Writes : std::uint8_t { none, to_file };
   /// Maps at least one byte from any offset.
-  [[nodiscard]] Refusal try_map(int file, std::size_t offset, std::size_t bytes) noexcept;
+  [[nodiscard]] Refusal try_map(int file, std::size_t offset, std::size_t bytes,
+                                Writes writes = Writes::none) noexcept;
+  /// Writes changes of the memory to the disk. Returns 0 or an error number.
+  [[nodiscard]] int sync() const noexcept;
 
   [[nodiscard]] explicit operator bool() const noexcept { return range_ != nullptr; }
   /// The address of the first byte of the range.

@@ -141,6 +141,18 @@ Result<void> StorageOrigin::try_read(std::size_t, std::size_t, void*, CallSite s
       .with("what", what());
 }
 
+Result<StorageOrigin::FileRange> StorageOrigin::try_file(std::size_t, std::size_t,
+                                                         CallSite site) noexcept {
+  return Failure(ErrorCode::unsupported, "{what} has no bytes on a disk.", site)
+      .with("what", what());
+}
+
+Result<void> StorageOrigin::try_flush(CallSite site) noexcept {
+  return Failure(ErrorCode::unsupported,
+                 "{what} is not a file and cannot be flushed. Copy its bytes to a file.", site)
+      .with("what", what());
+}
+
 Storage::Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t bytes,
                  const StorageOptions& options) noexcept
     : kind_(kind),
@@ -414,7 +426,11 @@ StorageHandle Storage::allocate(const ResourceHandle& resource, std::size_t byte
 
 Reach Storage::reach() const noexcept {
   Reach reach = reach_of(kind(), device().info().capabilities);
-  if (is_read_only()) reach.host_writes = reach.kernels_write = false;
+  if (is_read_only()) {
+    reach.host_writes = reach.kernels_write = false;
+  } else if (kind() == MemoryKind::file) {
+    reach.host_writes = true;
+  }
   return reach;
 }
 
@@ -713,6 +729,9 @@ Result<void> Storage::try_wait_host(Access access, std::size_t offset, std::size
   if (Result<void> there = try_ensure({}, site); !there) return there;
   if (Result<void> done = uses_.try_wait(access, site); !done)
     return Failure(done.failure()).at(site);
+  if (access != Access::discard) {
+    if (Result<void> arrived = check_arrived(offset, bytes, site); !arrived) return arrived;
+  }
   if (must_be_idle_for_host(*this)) {
     if (Result<void> idle = device().try_synchronize(); !idle) {
       return Failure(idle.failure()).at(site);

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -11,9 +12,12 @@
 #include <new>
 #include <set>
 #include <utility>
+#include <vector>
 
+#include "buffer/arrival.hpp"
 #include "buffer/host_accesses.hpp"
 #include "buffer/written_ranges.hpp"
+#include "tern/detail/buffer/byte_range.hpp"
 #include "tern/detail/buffer/storage.hpp"
 #include "tern/detail/core/mutex.hpp"
 
@@ -29,6 +33,29 @@ struct Storage::ColdState {
 
   std::mutex mutex;  // guards the members up to exports_lock
   WrittenRanges written;
+  /// Bytes that submitted work writes. While there are any, all_written_bit is not set.
+  struct Expected {
+    ByteRange range;
+    std::shared_ptr<Arrival> arrival;
+  };
+  std::vector<Expected> expected;
+  /// Forgets what has arrived. Call with the mutex held.
+  void forget_arrived() {
+    std::erase_if(expected, [](const Expected& one) {
+      return one.arrival->state() == Arrival::State::arrived;
+    });
+  }
+  /// Removes a range that is written again. Call with the mutex held. Throws std::bad_alloc.
+  void stop_expecting(ByteRange range) {
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ByteRange& one = expected[i].range;
+      if (one.end <= range.begin || range.end <= one.begin) continue;
+      const ByteRange rest{range.end, one.end};
+      one.end = std::max(one.begin, range.begin);
+      if (rest.begin < rest.end) expected.push_back({rest, expected[i].arrival});
+    }
+    std::erase_if(expected, [](const Expected& one) { return one.range.begin >= one.range.end; });
+  }
   HostAccesses accesses;
   std::set<std::size_t> edges;
   std::set<std::pair<Advice, Place>> advice;  // calls that undo the advice

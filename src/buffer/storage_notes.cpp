@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "buffer/storage_cold_state.hpp"
@@ -40,8 +42,47 @@ Storage::ColdState* Storage::make_cold() noexcept {
   return there;
 }
 
+Result<void> Storage::check_ranges_arrived(std::size_t offset, std::size_t bytes,
+                                           CallSite site) const noexcept {
+  ColdState* const cold = this->cold();
+  if (cold == nullptr) return {};
+  const std::lock_guard lock(cold->mutex);
+  cold->forget_arrived();
+  for (const ColdState::Expected& one : cold->expected) {
+    if (one.range.end <= offset || offset + bytes <= one.range.begin) continue;
+    if (one.arrival->state() == Arrival::State::failed) {
+      return Failure(one.arrival->failure()).at(site);
+    }
+  }
+  if (cold->expected.empty() && cold->written.has_all(this->bytes())) {
+    bytes_and_written_.fetch_or(all_written_bit, std::memory_order_acq_rel);
+  }
+  return {};
+}
+
+void Storage::expect(std::size_t offset, std::size_t bytes,
+                     std::shared_ptr<Arrival> arrival) noexcept try {
+  if (bytes == 0 || arrival->state() == Arrival::State::arrived) return;
+  ColdState* const cold = make_cold();
+  if (cold == nullptr) return;
+  const std::lock_guard lock(cold->mutex);
+  // If all bytes were written since, nothing is expected any more.
+  if (is_all_written()) {
+    cold->expected.clear();
+    cold->written.add(0, this->bytes());
+  }
+  cold->forget_arrived();
+  cold->stop_expecting({offset, offset + bytes});
+  cold->expected.push_back({{offset, offset + bytes}, std::move(arrival)});
+  bytes_and_written_.fetch_and(~all_written_bit, std::memory_order_release);
+} catch (const std::bad_alloc&) {
+  // The stream still reports the failure.
+}
+
 Result<void> Storage::check_ranges_written(std::size_t offset, std::size_t bytes,
                                            CallSite site) const noexcept {
+  if (Result<void> there = check_ranges_arrived(offset, bytes, site); !there) return there;
+  if (is_all_written()) return {};
   ByteRange gap = {offset, offset + bytes};
   if (ColdState* const cold = this->cold()) {
     const std::lock_guard lock(cold->mutex);
@@ -76,8 +117,9 @@ void Storage::note_written(std::size_t offset, std::size_t bytes) noexcept {
     if (cold == nullptr) throw std::bad_alloc();
     const std::lock_guard lock(cold->mutex);
     cold->written.add(offset, offset + bytes);
+    cold->stop_expecting({offset, offset + bytes});
     // The size cannot change under the lock.
-    if (cold->written.has_all(this->bytes())) {
+    if (cold->expected.empty() && cold->written.has_all(this->bytes())) {
       bytes_and_written_.fetch_or(all_written_bit, std::memory_order_acq_rel);
     }
   } catch (const std::bad_alloc&) {

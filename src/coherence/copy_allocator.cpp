@@ -73,6 +73,8 @@ Result<StorageHandle> CopyAllocator::try_make_host(std::size_t bytes, ResourceHa
   if (wants_pinned && (!is_host || find_resource(options_, {}, MemoryKind::pinned))) {
     options.resource = find_resource(options_, {}, MemoryKind::pinned);
     options.kind = MemoryKind::pinned;
+    // Large pieces of page-aligned memory are spilled around the page cache.
+    if (options_.spill && !options.resource && bytes >= mib) options.alignment = 4096;
     const Device& owner = options.resource ? options.resource->device() : device;
     Result<StorageHandle> pinned = Storage::try_make(owner, bytes, options);
     Result<void> there = pinned ? (*pinned)->try_ensure({}, site) : Result<void>(pinned.failure());
@@ -81,6 +83,7 @@ Result<StorageHandle> CopyAllocator::try_make_host(std::size_t bytes, ResourceHa
     if (options_.pinned == Pinned::required) return Failure(there.failure()).at(site);
     options.resource = {};
     options.kind = MemoryKind::device;
+    options.alignment = 0;
   }
   if (ResourceHandle resource = find_resource(options_, {}, MemoryKind::host)) {
     options.resource = std::move(resource);

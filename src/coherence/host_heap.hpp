@@ -8,12 +8,14 @@
 #include <utility>
 
 #include "core/no_host_memory.hpp"
+#include "tern/core/bytes.hpp"
 #include "tern/detail/buffer/storage.hpp"
 #include "tern/detail/core/any_function.hpp"
 
 namespace tern {
 
-/// Memory from the heap, aligned to 256 bytes.
+/// Memory from the heap, aligned to 256 bytes, or to 4 KiB if it has at least 1 MiB, so that it can
+/// be spilled around the page cache.
 class HostHeap final : public StorageOrigin {
  public:
   explicit HostHeap(std::size_t bytes) noexcept : bytes_(bytes) {}
@@ -21,7 +23,7 @@ class HostHeap final : public StorageOrigin {
 
   [[nodiscard]] const char* what() const noexcept override { return "host memory"; }
   [[nodiscard]] Result<Memory> try_begin(CallSite site) noexcept override {
-    address_ = ::operator new (bytes_, std::align_val_t{alignment}, std::nothrow);
+    address_ = ::operator new (bytes_, std::align_val_t{alignment_}, std::nothrow);
     if (address_ != nullptr) return Memory{address_, address_, bytes_};
     return no_host_memory(bytes_, "a copy of a unified buffer", site);
   }
@@ -31,12 +33,12 @@ class HostHeap final : public StorageOrigin {
   }
 
  private:
-  static constexpr std::size_t alignment = 256;
   void free() noexcept {
-    ::operator delete (std::exchange(address_, nullptr), std::align_val_t{alignment});
+    ::operator delete (std::exchange(address_, nullptr), std::align_val_t{alignment_});
   }
 
   const std::size_t bytes_;
+  const std::size_t alignment_ = bytes_ >= mib ? 4096 : 256;
   void* address_ = nullptr;
 };
 

@@ -8,15 +8,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
 #include <utility>
 
+#include "buffer/file_transfers.hpp"
 #include "core/file_limit_signal.hpp"
 #include "core/no_host_memory.hpp"
 #include "tern/core/bytes.hpp"
@@ -24,22 +27,74 @@
 namespace tern {
 namespace {
 
-/// A fast checksum that detects errors of the disk. It runs at the speed of memory.
-std::uint64_t checksum_of(std::span<const std::byte> bytes) noexcept {
-  constexpr std::uint64_t odd = 0x9E3779B97F4A7C15u;
-  std::uint64_t lanes[4] = {1, 2, 3, 4};
-  const std::byte* at = bytes.data();
-  std::size_t left = bytes.size();
-  for (; left >= 32; left -= 32, at += 32) {
-    std::uint64_t words[4];
-    std::memcpy(words, at, 32);
-    for (int i = 0; i < 4; ++i) lanes[i] = (lanes[i] ^ words[i]) * odd + (lanes[i] >> 32);
+/// A fast checksum that detects errors of the disk. It runs at the speed of memory. All parts but
+/// the last have a multiple of 32 bytes.
+class Checksum {
+ public:
+  void add(std::span<const std::byte> bytes) noexcept {
+    const std::byte* at = bytes.data();
+    std::size_t left = bytes.size();
+    bytes_ += left;
+    for (; left >= 32; left -= 32, at += 32) {
+      std::uint64_t words[4];
+      std::memcpy(words, at, 32);
+      for (int i = 0; i < 4; ++i) lanes_[i] = (lanes_[i] ^ words[i]) * odd + (lanes_[i] >> 32);
+    }
+    rest_ = {at, left};
   }
-  std::uint64_t sum = bytes.size();
-  for (; left > 0; --left, ++at) sum = (sum ^ std::to_integer<std::uint64_t>(*at)) * odd;
-  for (const std::uint64_t lane : lanes) sum = (sum ^ lane ^ (lane >> 29)) * odd;
-  return sum ^ (sum >> 32);
-}
+  /// Returns the checksum of all parts. The last part is still in memory.
+  [[nodiscard]] std::uint64_t get() const noexcept {
+    std::uint64_t sum = bytes_;
+    for (const std::byte byte : rest_) sum = (sum ^ std::to_integer<std::uint64_t>(byte)) * odd;
+    for (const std::uint64_t lane : lanes_) sum = (sum ^ lane ^ (lane >> 29)) * odd;
+    return sum ^ (sum >> 32);
+  }
+
+ private:
+  static constexpr std::uint64_t odd = 0x9E3779B97F4A7C15u;
+  std::uint64_t lanes_[4] = {1, 2, 3, 4};
+  std::size_t bytes_ = 0;
+  std::span<const std::byte> rest_;
+};
+
+/// Transfers in flight, oldest first. Waits for them in its destructor.
+class Window {
+ public:
+  static constexpr std::size_t size = 8;
+  struct Entry {
+    FileTransfer transfer;
+    std::size_t index = 0;  // of the extent
+    bool is_last = true;    // of the transfers of the extent
+  };
+
+  Window() noexcept : transfers_(FileTransfers::instance()) {}
+  Window(const Window&) = delete;
+  Window& operator=(const Window&) = delete;
+  ~Window() {
+    while (!is_empty()) static_cast<void>(wait_oldest());
+  }
+  [[nodiscard]] bool is_empty() const noexcept { return begun_ == ended_; }
+  [[nodiscard]] bool is_full() const noexcept { return begun_ - ended_ == size; }
+  void begin(const Entry& entry) noexcept {
+    Entry& place = entries_[begun_++ % size];
+    place = entry;
+    transfers_.submit(place.transfer);
+  }
+  /// The entry is valid until the next begin().
+  [[nodiscard]] const Entry& wait_oldest() noexcept {
+    Entry& oldest = entries_[ended_++ % size];
+    transfers_.wait(oldest.transfer);
+    return oldest;
+  }
+
+ private:
+  FileTransfers& transfers_;
+  std::array<Entry, size> entries_ = {};
+  std::size_t begun_ = 0, ended_ = 0;
+};
+
+/// An extent is read in parts of this size, whose checksums are computed as they arrive.
+constexpr std::size_t part_bytes = 4 * mib;
 
 /// Creates a file without a name. Returns -1 and sets errno if this fails.
 int make_file(const std::string& directory) {
@@ -59,20 +114,6 @@ int make_file(const std::string& directory) {
     return -1;
   }
   return file;
-}
-
-/// Transfers all bytes. Returns 0, an error number, or -1 if the file ends too early.
-template <class Call>
-int transfer_all(std::size_t bytes, std::size_t offset, Call call) noexcept {
-  std::size_t done = 0;
-  while (done < bytes) {
-    const ssize_t some = call(done, bytes - done, static_cast<off_t>(offset + done));
-    if (some < 0 && errno == EINTR) continue;
-    if (some < 0) return errno;
-    if (some == 0) return -1;
-    done += static_cast<std::size_t>(some);
-  }
-  return 0;
 }
 
 }  // namespace
@@ -97,19 +138,27 @@ Result<SpillHandle> SpillFile::try_open(const SpillOptions& options) noexcept tr
         .with("error", static_cast<std::uint64_t>(errno))
         .with("path", options.directory);
   }
-  SpillFile* const made =
-      new (std::nothrow) SpillFile(file, std::move(directory), options.limit_bytes);
-  if (made == nullptr) {
-    ::close(file);
-    return no_host_memory("a spill file", options.site);
-  }
+  // Closes the file unless the spill file owns it.
+  struct Guard {
+    int number;
+    ~Guard() {
+      if (number >= 0) ::close(number);
+    }
+  } guard{file};
+  auto transfers =
+      std::make_unique<TransferFile>(file, directory, TransferFile::Direct::if_possible, true);
+  SpillFile* const made = new (std::nothrow)
+      SpillFile(file, std::move(transfers), std::move(directory), options.limit_bytes);
+  if (made == nullptr) return no_host_memory("a spill file", options.site);
+  guard.number = -1;
   return SpillHandle(made);
 } catch (const std::bad_alloc&) {
   return no_host_memory("a spill file", options.site);
 }
 
-SpillFile::SpillFile(int file, std::string directory, std::size_t limit_bytes) noexcept
-    : file_(file), directory_(std::move(directory)) {
+SpillFile::SpillFile(int file, std::unique_ptr<TransferFile> transfers, std::string directory,
+                     std::size_t limit_bytes) noexcept
+    : file_(file), transfers_(std::move(transfers)), directory_(std::move(directory)) {
   statistics_.limit_bytes = limit_bytes;
 }
 
@@ -208,56 +257,127 @@ void SpillFile::give_back(std::size_t offset, std::size_t bytes) noexcept {
   }
 }
 
-Result<SpillExtent> SpillFile::try_write(std::span<const std::byte> bytes, CallSite site) noexcept {
-  SpillExtent extent{.bytes = bytes.size()};
-  if (bytes.empty()) return extent;
-  const std::optional<std::size_t> whole = checked_round_up(bytes.size(), block_bytes);
-  const Result<std::size_t> offset = try_claim(whole.value_or(bytes.size()), site);
-  if (!offset) return offset.failure();
-  extent.offset = *offset;
-  extent.checksum = checksum_of(bytes);
-  const FileLimitSignal blocked;
-  const int error =
-      transfer_all(bytes.size(), *offset, [&](std::size_t done, std::size_t left, off_t at) {
-        return ::pwrite(file_, bytes.data() + done, left, at);
-      });
-  if (error != 0) {
-    give_back(*offset, *whole);
-    const std::lock_guard lock(mutex_);
-    ++statistics_.failed_writes;
-    return failed(
-        "{bytes} could not be written to the spill file in '{path}': {what} failed ({error}). The "
-        "bytes stay where they are.",
-        "pwrite", std::max(error, 0), bytes.size(), site);
+Failure SpillFile::failed_transfer(bool is_write, int error, std::size_t failed_offset,
+                                   std::size_t bytes, CallSite site) noexcept {
+  const std::lock_guard lock(mutex_);
+  ++(is_write ? statistics_.failed_writes : statistics_.failed_reads);
+  return failed(is_write ? "{bytes} could not be written to the spill file in '{path}': {what} "
+                           "failed at offset {offset} ({error}). The bytes stay where they are."
+                         : "{bytes} could not be read from the spill file in '{path}': {what} "
+                           "failed at offset {offset} ({error}).",
+                is_write ? "pwrite" : "pread", std::max(error, 0), bytes, site)
+      .with("offset", failed_offset);
+}
+
+Result<void> SpillFile::try_write_all(std::span<const std::span<const std::byte>> ranges,
+                                      std::span<SpillExtent> extents, CallSite site) noexcept {
+  Result<void> written;
+  std::size_t claimed = 0, bytes = 0;
+  {
+    Window window;
+    const auto wait_oldest = [&] {
+      const Window::Entry& done = window.wait_oldest();
+      if (done.transfer.error == 0 || !written) return;
+      written = failed_transfer(true, done.transfer.error, done.transfer.failed_offset,
+                                done.transfer.bytes, site);
+    };
+    for (const std::span<const std::byte> range : ranges) {
+      extents[claimed] = {.bytes = range.size()};
+      if (range.empty()) {
+        ++claimed;
+        continue;
+      }
+      const std::optional<std::size_t> whole = checked_round_up(range.size(), block_bytes);
+      const Result<std::size_t> offset = try_claim(whole.value_or(range.size()), site);
+      if (!offset) {
+        written = offset.failure();
+        break;
+      }
+      SpillExtent& extent = extents[claimed++];
+      extent.offset = *offset;
+      if (window.is_full()) wait_oldest();
+      if (!written) break;
+      window.begin({.transfer = {.file = transfers_.get(),
+                                 .memory = const_cast<std::byte*>(range.data()),
+                                 .offset = extent.offset,
+                                 .bytes = range.size(),
+                                 .is_write = true}});
+      Checksum checksum;
+      checksum.add(range);
+      extent.checksum = checksum.get();
+      bytes += range.size();
+    }
+    while (!window.is_empty()) wait_oldest();
+  }
+  if (!written) {
+    for (SpillExtent& extent : extents.first(claimed)) release(std::exchange(extent, {}));
+    return written;
   }
   const std::lock_guard lock(mutex_);
-  statistics_.written_bytes += bytes.size();
+  statistics_.written_bytes += bytes;
+  return {};
+}
+
+Result<void> SpillFile::try_read_all(std::span<const SpillExtent> extents,
+                                     std::span<std::byte* const> to, CallSite site) noexcept {
+  Window window;
+  Checksum checksum;
+  std::size_t read_bytes = 0;
+  const auto check_oldest = [&]() -> Result<void> {
+    const Window::Entry& done = window.wait_oldest();
+    const FileTransfer& transfer = done.transfer;
+    const SpillExtent& extent = extents[done.index];
+    if (transfer.error != 0) {
+      return failed_transfer(false, transfer.error, transfer.failed_offset, extent.bytes, site)
+          .with("index", done.index);
+    }
+    checksum.add({transfer.memory, transfer.bytes});
+    read_bytes += transfer.bytes;
+    if (!done.is_last) return {};
+    if (std::exchange(checksum, {}).get() == extent.checksum) return {};
+    const std::lock_guard lock(mutex_);
+    ++statistics_.failed_reads;
+    return failed(
+               "{bytes} in the spill file in '{path}' are not what was written there: the {what} "
+               "differs. The disk, or somebody with its file, has changed them.",
+               "checksum", 0, extent.bytes, site)
+        .with("offset", extent.offset)
+        .with("index", done.index);
+  };
+  for (std::size_t index = 0; index < extents.size(); ++index) {
+    const SpillExtent& extent = extents[index];
+    for (std::size_t done = 0; done < extent.bytes;) {
+      const std::size_t now = std::min(part_bytes, extent.bytes - done);
+      if (window.is_full()) {
+        if (Result<void> right = check_oldest(); !right) return right;
+      }
+      window.begin({.transfer = {.file = transfers_.get(),
+                                 .memory = to[index] + done,
+                                 .offset = extent.offset + done,
+                                 .bytes = now},
+                    .index = index,
+                    .is_last = done + now == extent.bytes});
+      done += now;
+    }
+  }
+  while (!window.is_empty()) {
+    if (Result<void> right = check_oldest(); !right) return right;
+  }
+  const std::lock_guard lock(mutex_);
+  statistics_.read_bytes += read_bytes;
+  return {};
+}
+
+Result<SpillExtent> SpillFile::try_write(std::span<const std::byte> bytes, CallSite site) noexcept {
+  SpillExtent extent;
+  if (Result<void> written = try_write_all({&bytes, 1}, {&extent, 1}, site); !written) {
+    return written.failure();
+  }
   return extent;
 }
 
 Result<void> SpillFile::try_read(const SpillExtent& extent, std::byte* to, CallSite site) noexcept {
-  if (extent.bytes == 0) return {};
-  const int error =
-      transfer_all(extent.bytes, extent.offset, [&](std::size_t done, std::size_t left, off_t at) {
-        return ::pread(file_, to + done, left, at);
-      });
-  const bool is_right = error == 0 && checksum_of({to, extent.bytes}) == extent.checksum;
-  const std::lock_guard lock(mutex_);
-  if (is_right) {
-    statistics_.read_bytes += extent.bytes;
-    return {};
-  }
-  ++statistics_.failed_reads;
-  if (error != 0) {
-    return failed(
-        "{bytes} could not be read from the spill file in '{path}': {what} failed ({error}).",
-        "pread", std::max(error, 0), extent.bytes, site);
-  }
-  Failure corrupt = failed(
-      "{bytes} in the spill file in '{path}' are not what was written there: the {what} differs. "
-      "The disk, or somebody with its file, has changed them.",
-      "checksum", 0, extent.bytes, site);
-  return corrupt;
+  return try_read_all({&extent, 1}, {&to, 1}, site);
 }
 
 void SpillFile::release(const SpillExtent& extent) noexcept {

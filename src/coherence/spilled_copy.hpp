@@ -22,10 +22,13 @@ class SpilledCopy {
  public:
   SpilledCopy() noexcept = default;
   SpilledCopy(SpilledCopy&& other) noexcept
-      : file_(std::exchange(other.file_, nullptr)), parts_(std::exchange(other.parts_, {})) {}
+      : file_(std::exchange(other.file_, nullptr)),
+        ranges_(std::exchange(other.ranges_, {})),
+        extents_(std::exchange(other.extents_, {})) {}
   SpilledCopy& operator=(SpilledCopy&& other) noexcept {
     std::swap(file_, other.file_);
-    std::swap(parts_, other.parts_);
+    std::swap(ranges_, other.ranges_);
+    std::swap(extents_, other.extents_);
     return *this;
   }
   ~SpilledCopy() { release(); }
@@ -42,19 +45,15 @@ class SpilledCopy {
   /// Releases the disk space. The copy is empty afterwards.
   void release() noexcept;
 
-  [[nodiscard]] bool empty() const noexcept { return parts_.empty(); }
+  [[nodiscard]] bool empty() const noexcept { return extents_.empty(); }
   /// Describes the transfer of all ranges. The copy is not empty.
   [[nodiscard]] Transfer transfer(TransferReason reason, Place from, Place to,
                                   CallSite site) const noexcept;
 
  private:
-  struct Part {
-    ByteRange range = {};
-    SpillExtent extent = {};
-  };
-
   SpillFile* file_ = nullptr;
-  std::vector<Part> parts_;  // ascending
+  std::vector<ByteRange> ranges_;     // ascending
+  std::vector<SpillExtent> extents_;  // one for each range
 };
 
 /// Returns the address of a storage in host memory.

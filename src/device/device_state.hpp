@@ -21,14 +21,17 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/fork_count.hpp"
 #include "core/process.hpp"
 #include "device/copy_times.hpp"
 #include "device/host_order.hpp"
+#include "tern/detail/core/mutex.hpp"
 #include "tern/detail/device/backend.hpp"
 #include "tern/device/device.hpp"
 #include "tern/device/device_info.hpp"
@@ -197,6 +200,26 @@ struct StreamState {
     std::uint32_t waiters = 0;
   };
 
+  /// Reports that work of the stream failed after it was submitted. The next synchronize() of the
+  /// stream returns the failure. If there is one already, it stays. For host functions: calls
+  /// nothing.
+  void report_late(StreamId of, const Failure& failure) noexcept {
+    const std::lock_guard lock(late_lock);
+    if (late_failure && late_of == of.value()) return;
+    late_failure = failure;
+    late_of = of.value();
+    has_late_failure.store(true, std::memory_order_release);
+  }
+  /// Returns the reported failure, once.
+  [[nodiscard]] Result<void> take_late(StreamId of) noexcept {
+    if (!has_late_failure.load(std::memory_order_acquire)) return {};
+    const std::lock_guard lock(late_lock);
+    const std::optional<Failure> failure = std::exchange(late_failure, std::nullopt);
+    has_late_failure.store(false, std::memory_order_relaxed);
+    // An earlier stream of the slot may have left one.
+    return failure && late_of == of.value() ? Result<void>(*failure) : Result<void>();
+  }
+
   DeviceState* device = nullptr;
   NativeStream native;
   std::array<char, 32> name = {};
@@ -224,6 +247,11 @@ struct StreamState {
     if (result) (counts.*what).fetch_add(1, std::memory_order_relaxed);
     return result;
   }
+
+  SpinLock late_lock;  // guards the next two
+  std::optional<Failure> late_failure;
+  std::uint64_t late_of = 0;  // the id of the stream
+  std::atomic<bool> has_late_failure = false;
 
   // Pending events of the stream, oldest first. There are several, so that a stream whose marks are
   // queried often still shows progress. A listed event is never recorded again, because older marks

@@ -693,7 +693,7 @@ Result<void> StreamRef::try_synchronize(CallSite site) const noexcept {
     state_->note_idle(submissions);
   }
   if (begun_ns != 0) state_->device->record_host_wait({id_}, begun_ns, site);
-  return waited;
+  return waited ? state_->take_late(id_) : waited;
 }
 
 Stream::Stream(const Device& device, const StreamOptions& options, CallSite site)

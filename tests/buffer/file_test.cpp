@@ -13,11 +13,13 @@
 
 #include "backends/device_spec.hpp"
 #include "support/allocation_counter.hpp"
+#include "support/file_limit.hpp"
 #include "support/forked_child.hpp"
 #include "support/ladder.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"
+#include "tern/buffer/copy.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern {
@@ -441,6 +443,114 @@ TEST_P(MappedFileTest, RejectsUnalignedElements) {
             ErrorCode::misaligned);
   odd.dtype = dtype_of<double>();
   EXPECT_EQ(try_open_file(path, odd).failure().code(), ErrorCode::misaligned);
+}
+
+class WritableFileTest : public FileTest {
+ protected:
+  [[nodiscard]] Buffer open() const {
+    return open_file(file(), {.map = GetParam(), .writable = true});
+  }
+  [[nodiscard]] Bytes content() const {
+    const Buffer again = open_file(folder_ / "a.bin");
+    const auto view = again.read_host<std::byte>();
+    return {view.begin(), view.end()};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Files, WritableFileTest, testing::Bool(), [](const auto& one) {
+  return std::string(one.param ? "mapped" : "read");
+});
+
+TEST_P(WritableFileTest, HostWritesChangeTheFile) {
+  Buffer buffer = open();
+  EXPECT_EQ(buffer.reach(), (Reach{true, true, false, false}));
+  Bytes expected = bytes_;
+  {
+    const auto view = buffer.rw_host<std::byte>();
+    EXPECT_TRUE(equals(view.span(), bytes_));
+    view[100] = expected[100] = std::byte{0xAB};
+  }
+  flush(buffer);
+  EXPECT_EQ(content(), expected);
+  Bytes some(2);
+  read(buffer, 99, some).value();
+  EXPECT_EQ(some[1], std::byte{0xAB});
+}
+
+TEST_P(WritableFileTest, CopiesChangeTheMappedBytes) {
+  const Buffer buffer = open();
+  const auto view = buffer.read_host<std::byte>();
+  const Bytes other = test::sample(10, 77);
+  const Device host = open_device("host");
+  Buffer memory(host, {10}, DType::byte);
+  memory.try_copy_from(other.data(), other.size()).value();
+  copy(buffer.byte_view(50, 10), memory);
+  EXPECT_TRUE(equals(view.span().subspan(50, 10), other));
+}
+
+TEST_P(WritableFileTest, KernelsCannotUseIt) {
+  const Device device = open_device("sim");
+  const Stream stream(device);
+  const Buffer buffer = open();
+  EXPECT_EQ(buffer.try_use(stream, Access::read_write).failure().code(), ErrorCode::unsupported);
+}
+
+TEST_P(WritableFileTest, SurvivesTruncation) {
+  Buffer buffer = open();
+  const auto view = buffer.rw_host<std::byte>();
+  set_length(folder_ / "a.bin", 0);
+  view[10] = std::byte{5};
+  EXPECT_EQ(view[10], std::byte{5});
+  EXPECT_EQ(buffer.try_rw_host<std::byte>().failure().code(), ErrorCode::file);
+}
+
+TEST_P(WritableFileTest, NeedsAlignedElements) {
+  const Failure failure =
+      try_open_file(file(), {.offset_bytes = 2, .bytes = 8, .dtype = DType::f32, .writable = true})
+          .failure();
+  EXPECT_EQ(failure.code(), ErrorCode::misaligned);
+  EXPECT_EQ(failure.number("required"), 4u);
+}
+
+TEST_P(WritableFileTest, AFileThatCannotBeWrittenIsAnError) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may write every file";
+  const std::string path = file();
+  ASSERT_EQ(chmod(path.c_str(), 0400), 0);
+  const Failure failure = try_open_file(path, {.map = GetParam(), .writable = true}).failure();
+  EXPECT_EQ(failure.code(), ErrorCode::file);
+  EXPECT_EQ(failure.number("os_code"), std::uint64_t{EACCES});
+}
+
+TEST_P(WritableFileTest, CreatesAndExtendsFiles) {
+  const std::string path = folder_ / "made";
+  FileOptions options{.offset_bytes = 8, .bytes = 100, .map = GetParam(), .create = true};
+  {
+    Buffer made = open_file(path, options);
+    EXPECT_EQ(made.size_bytes(), 100u);
+    made.discard_host<std::byte>()[99] = std::byte{9};
+  }
+  EXPECT_EQ(open_file(path).size_bytes(), 108u);
+  // A file that is long enough stays as it is.
+  options.bytes = 10;
+  EXPECT_EQ(open_file(path, options).size_bytes(), 10u);
+  EXPECT_EQ(open_file(path).size_bytes(), 108u);
+  EXPECT_EQ(open_file(path).read_host<std::byte>()[107], std::byte{9});
+  options.bytes = std::nullopt;
+  EXPECT_EQ(try_open_file(path, options).failure().code(), ErrorCode::invalid_argument);
+  options.bytes = std::numeric_limits<std::size_t>::max();
+  EXPECT_EQ(try_open_file(path, options).failure().number("os_code"), std::uint64_t{EFBIG});
+  const test::FileLimit limit(1000);
+  options.bytes = 5000;
+  const Failure failure = try_open_file(path, options).failure();
+  EXPECT_EQ(failure.code(), ErrorCode::file);
+  EXPECT_EQ(failure.string("path"), path);
+}
+
+TEST_P(WritableFileTest, OnlyFilesAreFlushed) {
+  EXPECT_TRUE(try_flush(open_file(file(), options())));
+  EXPECT_TRUE(try_flush(open()));
+  EXPECT_EQ(try_flush(Buffer()).failure().code(), ErrorCode::not_allocated);
+  const Device host = open_device("host");
+  EXPECT_EQ(try_flush(Buffer(host, {10}, DType::byte)).failure().code(), ErrorCode::unsupported);
 }
 
 }  // namespace

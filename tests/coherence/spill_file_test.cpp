@@ -4,12 +4,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "buffer/file_transfers.hpp"
 #include "support/copy_places.hpp"
+#include "support/file_faults.hpp"
 #include "support/spilled_bytes.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/thread.hpp"
@@ -165,6 +169,77 @@ TEST_F(SpillFileTest, WhatReadsBackWrongIsAnError) {
   EXPECT_EQ(refused(file->try_read(extent, bytes.data(), {}), ErrorCode::file).string("what"),
             "pread");
   EXPECT_EQ(file->statistics().failed_reads, 6u);
+}
+
+TEST_F(SpillFileTest, WritesAndReadsManyRangesAtOnce) {
+  const SpillHandle file = open(1024 * mib);
+  std::vector<Bytes> sources;
+  for (unsigned i = 0; i < 30; ++i) sources.push_back(counted(i * 1000, i));
+  sources.push_back(counted(9 * mib + 5, 99));
+  const std::vector<std::span<const std::byte>> ranges(sources.begin(), sources.end());
+  std::vector<SpillExtent> extents(ranges.size());
+  ASSERT_TRUE(file->try_write_all(ranges, extents, {}));
+  std::vector<Bytes> back;
+  std::vector<std::byte*> to;
+  for (const Bytes& one : sources) to.push_back(back.emplace_back(one.size()).data());
+  ASSERT_TRUE(file->try_read_all(extents, to, {}));
+  EXPECT_EQ(back, sources);
+  // Each byte of each part counts.
+  const SpillExtent& large = extents.back();
+  for (const std::size_t at : {std::size_t{3}, 5 * mib, 9 * mib + 4}) {
+    change_spilled_byte(folder / "", large.offset + at);
+    const Failure refusal = refused(file->try_read_all(extents, to, {}), ErrorCode::file);
+    EXPECT_EQ(refusal.string("what"), "checksum");
+    EXPECT_EQ(refusal.number("index"), 30u);
+    change_spilled_byte(folder / "", large.offset + at);
+  }
+  EXPECT_TRUE(file->try_read_all(extents, to, {}));
+  for (const SpillExtent& one : extents) file->release(one);
+  EXPECT_EQ(file->statistics().used_bytes, 0u);
+}
+
+TEST_F(SpillFileTest, ARangeThatFailsReleasesTheOthers) {
+  const SpillHandle file = open();
+  const SpillExtent before = file->try_write(counted(100), {}).value();
+  const Bytes bytes = counted(block);
+  const std::vector<std::span<const std::byte>> ranges(4, bytes);
+  std::vector<SpillExtent> extents(4);
+  {
+    PlannedFaults faults(FileTransfers::instance());
+    faults.fail(ENOSPC, [](const FileCall& call) { return call.offset == 3 * block; });
+    const Failure refusal = refused(file->try_write_all(ranges, extents, {}), ErrorCode::file);
+    EXPECT_EQ(refusal.string("cause"), "disk full");
+    EXPECT_EQ(refusal.number("error"), std::uint64_t{ENOSPC});
+    EXPECT_EQ(refusal.number("offset"), 3 * block);
+    EXPECT_EQ(refusal.number("bytes"), block);
+  }
+  EXPECT_EQ(file->statistics().used_bytes, block);
+  EXPECT_EQ(file->statistics().failed_writes, 1u);
+  EXPECT_EQ(read(*file, before), counted(100));
+  // A limit that is reached in the middle releases the ranges before it.
+  const std::vector<std::span<const std::byte>> many(20, bytes);
+  extents.resize(20);
+  refused(file->try_write_all(many, extents, {}), ErrorCode::out_of_budget);
+  EXPECT_EQ(file->statistics().used_bytes, block);
+}
+
+TEST_F(SpillFileTest, AnExtentThatFailsOnceCanBeReadAgain) {
+  const SpillHandle file = open();
+  std::vector<SpillExtent> extents;
+  for (unsigned i = 0; i < 3; ++i) extents.push_back(file->try_write(counted(100, i), {}).value());
+  std::vector<Bytes> back(3, Bytes(100));
+  const std::vector<std::byte*> to{back[0].data(), back[1].data(), back[2].data()};
+  PlannedFaults faults(FileTransfers::instance());
+  faults.fail(
+      EIO, [](const FileCall& call) { return call.offset == block; }, 1);
+  const Failure refusal = refused(file->try_read_all(extents, to, {}), ErrorCode::file);
+  EXPECT_EQ(refusal.string("what"), "pread");
+  EXPECT_EQ(refusal.number("error"), std::uint64_t{EIO});
+  EXPECT_EQ(refusal.number("offset"), block);
+  EXPECT_EQ(refusal.number("index"), 1u);
+  EXPECT_TRUE(file->try_read_all(extents, to, {}));
+  for (unsigned i = 0; i < 3; ++i) EXPECT_EQ(back[i], counted(100, i));
+  EXPECT_EQ(file->statistics().failed_reads, 1u);
 }
 
 TEST_F(SpillFileTest, IsSafeToUseFromSeveralThreads) {

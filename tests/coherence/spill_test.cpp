@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "buffer/file_transfers.hpp"
+#include "support/file_faults.hpp"
 #include "support/gate.hpp"
 #include "support/pressed.hpp"
 #include "support/spilled_bytes.hpp"
@@ -279,6 +282,38 @@ TEST_F(Spill, WhatDoesNotReadBackFailsTheAccess) {
   EXPECT_TRUE(buffer.check());
   change_spilled_byte(folder / "", 100);
   EXPECT_EQ(buffer.to_vector(), counting(pressed_ints));
+}
+
+TEST_F(Spill, ADiskThatFailsOnceWhileItIsReadLosesNothing) {
+  UnifiedBuffer<int> buffer = on_host(1, "rho"), other = on_host(2, "other");
+  std::vector<UnifiedBuffer<int>> more;
+  for (int i = 0; i < 3; ++i) more.push_back(on_host(i));
+  PlannedFaults faults(FileTransfers::instance());
+  faults.fail(EIO, is_read_call, 1);
+  const Failure refusal = refused(buffer.try_read_host(), ErrorCode::file);
+  EXPECT_EQ(refusal.string("what"), "pread");
+  EXPECT_EQ(refusal.number("error"), std::uint64_t{EIO});
+  EXPECT_EQ(refusal.string("tag"), "rho");
+  EXPECT_EQ(other.to_vector(), counting(pressed_ints, 2));
+  EXPECT_EQ(buffer.to_vector(), counting(pressed_ints, 1));
+}
+
+TEST_F(Spill, ADiskThatFillsWhileItIsWrittenLosesNothing) {
+  std::vector<UnifiedBuffer<int>> all;
+  for (int i = 0; i < 3; ++i) all.push_back(on_host(i));
+  UnifiedBuffer<int> more = make_spilling("more");
+  {
+    PlannedFaults faults(FileTransfers::instance());
+    faults.fail(ENOSPC, is_write_call);
+    const Failure refusal = refused(more.try_discard_host(), ErrorCode::out_of_budget);
+    EXPECT_EQ(refusal.string("eviction_error"), "disk full");
+  }
+  EXPECT_EQ(file->statistics().used_bytes, 0u);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(all[static_cast<std::size_t>(i)].to_vector(), counting(pressed_ints, i));
+  }
+  more.copy_from(counting(pressed_ints));
+  EXPECT_EQ(all[0].to_vector(), counting(pressed_ints, 0));
 }
 
 TEST_F(Spill, WaitsForWhatIsStillOnItsWayToTheHost) {

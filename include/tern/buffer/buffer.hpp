@@ -344,7 +344,8 @@ class TERN_EXPORT Buffer {
     return try_device_ptr(stream, access, site).value();
   }
 
-  /// Waits until no stream uses the storage any more.
+  /// Waits until no stream uses the storage any more. If a copy from a file to these bytes, or to
+  /// these bytes of a file, has failed, returns its failure.
   Result<void> try_synchronize(CallSite site = CallSite::here()) const noexcept;
   void synchronize(CallSite site = CallSite::here()) const { try_synchronize(site).value(site); }
 

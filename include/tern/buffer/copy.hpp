@@ -6,15 +6,18 @@
 // Both buffers must have the same number of bytes; dtypes and shapes are not compared. A copy runs
 // in the order of its stream, after the writes of its source and all uses of its destination. Both
 // storages stay alive until the copy is done. If streams can move the bytes, the call only submits
-// the copy. The host takes part where it must: it reads files, and it waits for devices that cannot
-// wait for each other. Then the call returns when the host's part is done. The route of a copy
+// the copy. Files are read and written in the background. The host waits for devices that cannot
+// wait for each other; then the call returns when the host's part is done. The route of a copy
 // depends only on the kinds of memory, the devices and their capabilities (try_copy_route).
 //
 // Ranges of one storage may overlap; the result is as if the source had been copied to a temporary
-// first. A copy of 0 bytes needs no stream. Writing to a file fails with read_only. A copy that is
+// first. A copy of 0 bytes needs no stream. Writing to a read-only file fails with read_only, and
+// copying a file to a file with unsupported. A copy that is
 // rejected has changed nothing. A copy that runs in pieces (staged, from a file, overlapping,
 // pitched, in a batch) may fail between pieces; then only the pieces already copied count as
-// written.
+// written. A copy with a file may fail after the call has returned. Then the next synchronize() of
+// the stream returns the failure, and so does every later use of the destination until it is written
+// again (file.hpp).
 //
 // x() throws what try_x() returns. Thread-safe, like the storages of the buffers.
 

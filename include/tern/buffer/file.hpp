@@ -1,13 +1,21 @@
-// open_file() returns a read-only buffer over the bytes of a file.
+// open_file() returns a buffer over the bytes of a file.
 //
 //   Buffer file = open_file("weights.bin", {.dtype = DType::f32});
 //   copy(weights, file, stream);
 //
-// Opening a file checks its length and reads nothing. A copy from the buffer (copy.hpp) reads only
-// the bytes that it copies. Host access in place (Buffer::read_host) reads the whole opened range
-// into host memory, once, at the first access. With `map`, the range is mapped instead, and pages
-// are loaded when they are touched. A file buffer has no device and cannot be used by kernels.
-// Writing to it fails with read_only.
+//   Buffer saved = open_file("saved.bin", {.bytes = bytes, .create = true});
+//   copy(saved, weights, stream);
+//   flush(saved);
+//
+// Opening a file checks its length and reads nothing. Copies (copy.hpp) transfer only the bytes
+// that they copy. A copy with a stream returns immediately, and the file is read or written in the
+// background. Host access in place (Buffer::read_host) reads the whole opened range into host
+// memory, once, at the first access. With `map`, the range is mapped instead, and pages are loaded
+// when they are touched. A file buffer has no device and cannot be used by kernels.
+//
+// A file is read-only unless it is opened with `writable` or `create`; writing to it fails with
+// read_only. Host access in place to a writable file maps it, so that writes change the file.
+// flush() waits for writes until they are on the disk.
 //
 // Files may change while they are open. Every read checks the length again and fails with `file`
 // before it reads anything. The error has the path, the call, os_code and the reason; if the file
@@ -45,6 +53,12 @@ struct FileOptions {
   DType dtype = DType::byte;
   /// Map the range now, instead of reading it on first access.
   bool map = false;
+  /// Open the file for reading and writing.
+  bool writable = false;
+  /// Like `writable`, and create the file if it is missing, with mode 0666 less the umask, and
+  /// extend it to the end of the range. The disk space is allocated now if the file system can do
+  /// that. Needs `bytes`.
+  bool create = false;
   Tag tag = {};
   /// Check host accesses, see StorageOptions::checked.
   std::optional<bool> checked = {};
@@ -53,8 +67,9 @@ struct FileOptions {
 
 /// Opens a file. Reads nothing. Fails with `file` if the file is missing, unreadable, not a regular
 /// file or shorter than the wanted range; size_mismatch if the range is not a whole number of
-/// elements; misaligned if a mapped range begins at an address that does not fit the dtype;
-/// invalid_argument for a path with a zero byte or a dtype without bytes.
+/// elements; misaligned if a mapped or writable range begins at an address that does not fit the
+/// dtype; invalid_argument for a path with a zero byte, a dtype without bytes, or `create` without
+/// `bytes`.
 [[nodiscard]] TERN_EXPORT Result<Buffer> try_open_file(std::string_view path,
                                                        const FileOptions& options = {}) noexcept;
 [[nodiscard]] inline Buffer open_file(std::string_view path, const FileOptions& options = {}) {
@@ -68,6 +83,14 @@ struct FileOptions {
                                                        const FileOptions& options = {}) noexcept;
 [[nodiscard]] inline Buffer open_disk(std::string_view spec, const FileOptions& options = {}) {
   return try_open_disk(spec, options).value();
+}
+
+/// Waits for all writes to the file, by streams and by the host, until they are on the disk. Fails
+/// with file if a write has failed or the disk fails, with unsupported if the buffer is not a file,
+/// and with not_allocated for an empty buffer. Does nothing for a read-only file.
+TERN_EXPORT Result<void> try_flush(const Buffer& file, CallSite site = CallSite::here()) noexcept;
+inline void flush(const Buffer& file, CallSite site = CallSite::here()) {
+  try_flush(file, site).value();
 }
 
 }  // namespace tern

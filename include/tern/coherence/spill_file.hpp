@@ -12,6 +12,10 @@
 // has a checksum. If an extent does not read back as it was written, the access fails; no access
 // returns zeros or the bytes of another buffer.
 //
+// Many pieces of the extents are transferred at once, around the page cache where the file system
+// permits it, so that spilling does not use the memory that it frees. Checksums are computed while
+// other pieces are transferred.
+//
 // A write above the limit fails with out_of_budget. Reading and writing wait for the disk. All
 // functions may be called from any thread. Each x() throws what try_x() returns.
 
@@ -33,6 +37,7 @@
 namespace tern {
 
 class SpillFile;
+class TransferFile;
 /// Each buffer that spills keeps its file alive through a handle.
 using SpillHandle = std::shared_ptr<SpillFile>;
 
@@ -87,17 +92,30 @@ class TERN_EXPORT SpillFile {
   /// in `to` are then meaningless.
   [[nodiscard]] Result<void> try_read(const SpillExtent& extent, std::byte* to,
                                       CallSite site) noexcept;
+  /// Like try_write() for several ranges, which are written at the same time. Sets one extent for
+  /// each range. If a range fails, no extent keeps disk space.
+  [[nodiscard]] Result<void> try_write_all(std::span<const std::span<const std::byte>> ranges,
+                                           std::span<SpillExtent> extents, CallSite site) noexcept;
+  /// Like try_read() for several extents, which are read at the same time. The failure names the
+  /// first extent that failed (`index`).
+  [[nodiscard]] Result<void> try_read_all(std::span<const SpillExtent> extents,
+                                          std::span<std::byte* const> to, CallSite site) noexcept;
   /// Frees the disk space of an extent.
   void release(const SpillExtent& extent) noexcept;
 
  private:
-  SpillFile(int file, std::string directory, std::size_t limit_bytes) noexcept;
+  SpillFile(int file, std::unique_ptr<TransferFile> transfers, std::string directory,
+            std::size_t limit_bytes) noexcept;
   [[nodiscard]] Result<std::size_t> try_claim(std::size_t bytes, CallSite site) noexcept;
   void give_back(std::size_t offset, std::size_t bytes) noexcept;
   [[nodiscard]] Failure failed(const char* sentence, const char* call, int error, std::size_t bytes,
                                CallSite site) const noexcept;
+  /// The failure of a transfer of an extent.
+  [[nodiscard]] Failure failed_transfer(bool is_write, int error, std::size_t failed_offset,
+                                        std::size_t bytes, CallSite site) noexcept;
 
   const int file_;
+  const std::unique_ptr<TransferFile> transfers_;
   const std::string directory_;
   mutable Mutex mutex_;
   /// Guarded by mutex_, as all members below. Maps the offset of each free range to its size.

@@ -240,8 +240,8 @@ class TERN_EXPORT StreamRef {
   // --- Graphs. Needs Capability::graphs. GraphCapture and Graph, in launch/graph.hpp, own captures
   // and graphs, and declare the uses of buffers.
 
-  /// Begins to capture the stream: work that is submitted to it becomes part of a graph and does not
-  /// run. Another stream of the device joins the capture when it waits for an Event that was
+  /// Begins to capture the stream: work that is submitted to it becomes part of a graph and does
+  /// not run. Another stream of the device joins the capture when it waits for an Event that was
   /// recorded in the capture. Fails with stream_misuse for the default stream, and if the stream is
   /// already being captured.
   Result<void> try_begin_capture(CallSite site = CallSite::here()) const noexcept;
@@ -257,8 +257,7 @@ class TERN_EXPORT StreamRef {
   void abort_capture() const noexcept;
   /// Launches a graph of this device. It starts after all earlier work of this stream and after all
   /// earlier launches of the graph. Fails with invalid_argument for a null graph.
-  Result<void> try_launch_graph(NativeGraph graph,
-                                CallSite site = CallSite::here()) const noexcept;
+  Result<void> try_launch_graph(NativeGraph graph, CallSite site = CallSite::here()) const noexcept;
 
   /// Returns true if the stream is being captured into a graph. Work submitted during a
   /// capture does not run now; it runs each time the graph is launched. Marks cannot describe such
@@ -275,7 +274,8 @@ class TERN_EXPORT StreamRef {
   [[nodiscard]] bool is_idle(CallSite site = CallSite::here()) const {
     return try_is_idle().value(site);
   }
-  /// Blocks the host until all work submitted to the stream so far has completed.
+  /// Blocks the host until all work submitted to the stream so far has completed. If a copy with a
+  /// file has failed since the last call, returns its failure (copy.hpp).
   Result<void> try_synchronize(CallSite site = CallSite::here()) const noexcept;
   void synchronize(CallSite site = CallSite::here()) const { try_synchronize(site).value(site); }
 

@@ -2496,6 +2496,169 @@ class Array:
 
     def __repr__(self) -> str: ...
 
+class GrowingArray:
+    """
+    An array at whose end elements are added, and whose addresses never change.
+
+    Reserves addresses, and backs them with pages as it grows, so growing copies nothing. Elements can be removed only while no Array, Buffer or other handle shares the memory.
+
+    Parameters
+    ----------
+    dtype : dtype-like, default float32
+    device : Device or str, optional
+        By default the current device.
+    reserved_bytes : int, optional
+        The size that the array cannot exceed. By default the memory of the device.
+    budget : Budget, optional
+        Charged for pages, not for addresses.
+    tag : str, optional
+        A name for reports.
+    """
+
+    def __init__(self, dtype: object | None = None, device: object | None = None, *, reserved_bytes: int | None = None, budget: Budget | None = None, tag: str | None = None) -> None: ...
+
+    def append(self, values: object, stream: object | None = None) -> None:
+        """
+        Add copies of elements.
+
+        Elements of a Buffer, an Array or a GrowingArray are copied in stream order. Elements of the host are copied before the call returns.
+        """
+
+    def push_back(self, value: object, stream: object | None = None) -> None:
+        """Add one element, in stream order."""
+
+    def resize(self, count: object, stream: object | None = None) -> None:
+        """
+        Change the number of elements. New elements have no value. Removing elements keeps the memory.
+        """
+
+    def reserve(self, count: object, stream: object | None = None) -> None:
+        """
+        Provide memory for at least so many elements. Does not change the size.
+        """
+
+    def clear(self) -> None:
+        """Remove all elements and keep the memory."""
+
+    def shrink_to_fit(self, stream: object | None = None) -> None:
+        """
+        Free the memory behind the elements, once the streams that used it are done. The host does not wait.
+        """
+
+    def reclaim(self) -> int:
+        """Free pending pages whose last users are done. Returns the bytes."""
+
+    def slice(self, first: object, count: object) -> Array:
+        """Return elements [first, first + count) in the same memory."""
+
+    @property
+    def array(self) -> Array:
+        """The elements of now as an Array in the same memory."""
+
+    @property
+    def buffer(self) -> Buffer:
+        """The elements of now as a Buffer in the same memory."""
+
+    def to_numpy(self) -> npt.NDArray[typing.Any]:
+        """Return an independent NumPy array with the elements."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of elements, as a tuple."""
+
+    @property
+    def dtype(self) -> typing.Any:
+        """The type of an element."""
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes."""
+
+    @property
+    def capacity(self) -> int:
+        """The number of elements for which there is memory."""
+
+    @property
+    def max_size(self) -> int:
+        """The number of elements that the array can have at most."""
+
+    @property
+    def resident_bytes(self) -> int:
+        """The memory that the array holds, which a budget is charged."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """The part of resident_bytes that is freed once its last users are done."""
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The addresses, which take no memory."""
+
+    @property
+    def moved_bytes(self) -> int:
+        """
+        The bytes that were copied to new memory: 0 on devices with virtual memory.
+        """
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+
+    @property
+    def ptr(self) -> int:
+        """The address of the first element; 0 without elements."""
+
+    def __len__(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+class Scalar:
+    """
+    One value in memory of a device, which streams set and get in their order.
+
+    Parameters
+    ----------
+    value : number, optional
+        By default the scalar has no value.
+    dtype : dtype-like, default float32
+    device : Device or str, optional
+        By default the current device.
+    stream : Stream, optional
+        Sets the value.
+    tag : str, optional
+        A name for reports.
+    """
+
+    def __init__(self, value: object | None = None, dtype: object | None = None, device: object | None = None, stream: object | None = None, *, tag: str | None = None) -> None: ...
+
+    def set(self, value: object, stream: object | None = None) -> None:
+        """Set the value, in stream order. The host does not wait."""
+
+    def get(self, stream: object | None = None) -> typing.Any:
+        """
+        Return the value that earlier work of the stream leaves, as a Python number. Waits for that work.
+
+        Raises NeverWrittenError before the first set().
+        """
+
+    @property
+    def array(self) -> Array:
+        """The value as an Array of one element in the same memory."""
+
+    @property
+    def dtype(self) -> typing.Any:
+        """The type of the value."""
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+
+    def __repr__(self) -> str: ...
+
 class LaunchRecorder:
     """
     Declares the memory of launches that Tern does not make: by CuPy, Numba, Triton or a driver.

@@ -40,9 +40,11 @@
 
 namespace tern {
 
+class Arrival;
 class ExportBatch;
 class Storage;
 class StorageUse;
+class TransferFile;
 
 /// Who may read and write memory in place, without a copy.
 struct Reach {
@@ -121,6 +123,8 @@ class TERN_EXPORT StorageOrigin {
   [[nodiscard]] virtual bool is_external() const noexcept { return false; }
   /// Returns true if the memory must not be written, even if its kind allows writing.
   [[nodiscard]] virtual bool is_read_only() const noexcept { return false; }
+  /// Returns true for a file that may be written.
+  [[nodiscard]] virtual bool is_writable_file() const noexcept { return false; }
   /// Returns the memory. Called on first use, by one thread at a time.
   [[nodiscard]] virtual Result<Memory> try_begin(CallSite site) noexcept = 0;
   /// Checks whether the host may use the memory now. Called before each host access.
@@ -139,6 +143,18 @@ class TERN_EXPORT StorageOrigin {
   /// unsupported if the origin is not a file.
   [[nodiscard]] virtual Result<void> try_read(std::size_t offset, std::size_t bytes, void* to,
                                               CallSite site) noexcept;
+  /// A file, for transfers in the background, and where the storage begins in it.
+  struct FileRange {
+    TransferFile* file = nullptr;
+    std::size_t offset = 0;
+  };
+  /// Returns the file, after a check that it has these bytes. It lives as long as the origin. Fails
+  /// with unsupported if the origin is not a file or can only be read by try_read().
+  [[nodiscard]] virtual Result<FileRange> try_file(std::size_t offset, std::size_t bytes,
+                                                   CallSite site) noexcept;
+  /// Writes the changes that are in memory to the disk. Fails with unsupported if the origin is not
+  /// a file.
+  [[nodiscard]] virtual Result<void> try_flush(CallSite site) noexcept;
 };
 
 /// A counted reference to a storage.
@@ -238,7 +254,9 @@ class TERN_EXPORT Storage {
   [[nodiscard]] bool is_external() const noexcept { return origin() && origin()->is_external(); }
   [[nodiscard]] bool is_read_only() const noexcept {
     // Memory of a resource is always writable.
-    return !resource_ && (kind() == MemoryKind::file || origin()->is_read_only());
+    if (resource_) return false;
+    return origin()->is_read_only() ||
+           (kind() == MemoryKind::file && !origin()->is_writable_file());
   }
   /// Returns true if conflicting host accesses are detected.
   [[nodiscard]] bool is_checked() const noexcept { return is_checked_; }
@@ -316,6 +334,16 @@ class TERN_EXPORT Storage {
     if (bytes == 0 || is_all_written()) return {};
     return check_ranges_written(offset, bytes, site);
   }
+  /// Fails with the cause if work that should have written bytes of the range has failed, and the
+  /// bytes were not written since.
+  [[nodiscard]] Result<void> check_arrived(std::size_t offset, std::size_t bytes,
+                                           CallSite site) const noexcept {
+    if (bytes == 0 || is_all_written()) return {};
+    return check_ranges_arrived(offset, bytes, site);
+  }
+  /// Notes that submitted work writes a range that was already noted as written, and that
+  /// `arrival` gets the outcome. Without memory for the note, only the stream reports a failure.
+  void expect(std::size_t offset, std::size_t bytes, std::shared_ptr<Arrival> arrival) noexcept;
   /// Marks a range as written.
   void note_written(std::size_t offset, std::size_t bytes) noexcept;
   /// Marks a range as never written, because its contents are no longer needed. Has no effect for
@@ -444,7 +472,10 @@ class TERN_EXPORT Storage {
   /// has no memory.
   [[nodiscard]] bool grow_to(ColdState& cold, std::size_t bytes) noexcept;
 
-  /// check_written() if some bytes of the storage were never written.
+  /// check_arrived() and check_written() if some bytes of the storage were never written or are
+  /// expected.
+  [[nodiscard]] Result<void> check_ranges_arrived(std::size_t offset, std::size_t bytes,
+                                                  CallSite site) const noexcept;
   [[nodiscard]] Result<void> check_ranges_written(std::size_t offset, std::size_t bytes,
                                                   CallSite site) const noexcept;
 
@@ -462,7 +493,7 @@ class TERN_EXPORT Storage {
   /// The size, and in the highest bit whether all bytes are written. Both are in one word, because
   /// the storage may grow while another thread sets the bit.
   static constexpr std::size_t all_written_bit = ~(~std::size_t{0} >> 1);
-  std::atomic<std::size_t> bytes_and_written_;
+  mutable std::atomic<std::size_t> bytes_and_written_;  // check_arrived() may set the bit
   [[nodiscard]] bool is_all_written() const noexcept {
     return (bytes_and_written_.load(std::memory_order_acquire) & all_written_bit) != 0;
   }
