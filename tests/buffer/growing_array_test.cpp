@@ -18,7 +18,7 @@
 #include "support/on_device.hpp"
 #include "support/refused.hpp"
 #include "support/sharing_devices.hpp"
-#include "support/simulated.hpp"
+#include "support/thread.hpp"
 #include "tern/backends/sim.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/buffer/scalar.hpp"
@@ -275,6 +275,19 @@ TEST_P(GrowingArrayOn, GrowsWhileOthersShareItUnlessItMustMove) {
     EXPECT_EQ(slice.to_vector(), numbers(10, 5));
     expect_numbers(array, 1000 + 4 * mib);
   }
+}
+
+TEST_P(GrowingArrayOn, GrowsWhileAnotherThreadUsesASlice) {
+  if (moves()) GTEST_SKIP() << "cannot grow while others share it";
+  Numbers array = Numbers::make(device);
+  array.append(numbers(0, 1000));
+  const Array<std::uint32_t> slice = array.slice(0, 1000);
+  test::Thread user([&slice] {
+    for (int i = 0; i < 50; ++i) EXPECT_EQ(slice.to_vector(), numbers(0, 1000));
+  });
+  for (std::uint32_t i = 1; i < 200; ++i) array.append(numbers(1000 * i, 1000));
+  user.join();
+  expect_numbers(array, 200'000);
 }
 
 TEST_P(GrowingArrayOn, DoesNotShrinkWhileOthersShareIt) {
