@@ -6,12 +6,13 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/uio.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <new>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -24,6 +25,9 @@ namespace {
 
 /// Names the read of the event that wakes the thread of the ring; the other numbers are slots.
 constexpr std::uint64_t wake_number = ~std::uint64_t{0};
+
+/// Reads of at least this size from the page cache are copied by several threads.
+constexpr std::size_t min_copy_bytes = 256 * kib;
 
 /// Threads that are started while this object exists receive no signals: those of the program are
 /// for its own threads, and a write beyond the file size limit only fails.
@@ -41,6 +45,26 @@ class NoSignals {
  private:
   sigset_t before_;
 };
+
+/// The call cachestat of Linux 6.5, which the headers of older systems do not have.
+struct CachedRange {
+  std::uint64_t offset = 0, bytes = 0;
+};
+struct CacheState {
+  std::uint64_t cached_pages = 0, dirty = 0, written_back = 0, evicted = 0, recently_evicted = 0;
+};
+
+/// Returns how many bytes of the range the page cache has, in whole pages, or nothing if the kernel
+/// does not tell. A read without a wait (RWF_NOWAIT) would tell, too, but starts to read ahead.
+std::optional<std::size_t> find_cached_bytes(int file, std::size_t offset,
+                                             std::size_t bytes) noexcept {
+  constexpr long cachestat = 451;
+  static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const CachedRange range{offset, bytes};
+  CacheState state;
+  if (::syscall(cachestat, file, &range, &state, 0) != 0) return std::nullopt;
+  return state.cached_pages * page;
+}
 
 bool is_aligned(std::size_t value) noexcept { return value % FileTransfers::direct_alignment == 0; }
 bool is_aligned(const std::byte* address) noexcept {
@@ -216,8 +240,8 @@ bool FileTransfers::try_take(Piece& piece) noexcept {
     way = Way::direct;
   }
   bytes = std::min(bytes, piece_bytes);
-  // The choice between the other ways is made again if the bytes are not cached.
-  if (!from.is_write && way == Way::direct && from.file->may_ask_cache_.load()) way = Way::cached;
+  if (!from.is_write && way == Way::direct && from.file->may_ask_cache_.load())
+    way = Way::ask_cache;
   piece = {.transfer = &from,
            .offset = offset,
            .memory = from.memory + taken,
@@ -264,19 +288,30 @@ void FileTransfers::end(const Piece& piece, std::unique_lock<std::mutex>& lock) 
 
 // --- One call
 
+void FileTransfers::ask_cache(Piece& piece) noexcept {
+  if (piece.way != Way::ask_cache) return;
+  TransferFile& file = *piece.transfer->file;
+  FileFaults* const faults = faults_.load(std::memory_order_acquire);
+  const bool is_refused =
+      faults != nullptr &&
+      faults->before({.asks_cache = true, .offset = piece.offset, .bytes = piece.bytes}).error != 0;
+  const std::optional<std::size_t> cached =
+      is_refused ? std::nullopt : find_cached_bytes(file.number_, piece.offset, piece.bytes);
+  if (!cached) file.may_ask_cache_.store(false, std::memory_order_relaxed);
+  piece.way = cached.value_or(0) >= piece.bytes || !file.is_direct() ? Way::buffered : Way::direct;
+}
+
 FileTransfers::Call FileTransfers::next_call(const Piece& piece) noexcept {
   const FileTransfer& transfer = *piece.transfer;
-  const bool is_direct = piece.way == Way::direct, asks_cache = piece.way == Way::cached;
+  const bool is_direct = piece.way == Way::direct;
   Call call{.request = {.is_write = transfer.is_write,
                         .file = is_direct ? transfer.file->direct_ : transfer.file->number_,
                         .memory = piece.memory,
                         .bytes = piece.bytes,
-                        .offset = piece.offset,
-                        .flags = asks_cache ? RWF_NOWAIT : 0}};
+                        .offset = piece.offset}};
   if (FileFaults* const faults = faults_.load(std::memory_order_acquire)) {
     const FileFaults::Verdict verdict = faults->before({.is_write = transfer.is_write,
                                                         .is_direct = is_direct,
-                                                        .asks_cache = asks_cache,
                                                         .offset = piece.offset,
                                                         .bytes = piece.bytes});
     call.error = verdict.error;
@@ -288,27 +323,17 @@ FileTransfers::Call FileTransfers::next_call(const Piece& piece) noexcept {
 
 bool FileTransfers::apply(Piece& piece, long result) noexcept {
   TransferFile& file = *piece.transfer->file;
-  const auto leave_cache = [&] {
-    piece.way = file.is_direct() && is_aligned(piece.offset) && is_aligned(piece.bytes) &&
-                        is_aligned(piece.memory)
-                    ? Way::direct
-                    : Way::buffered;
-    return true;
-  };
   if (result > 0) {
     const auto done = static_cast<std::size_t>(result);
     piece.offset += done;
     piece.memory += done;
     piece.bytes -= done;
     if (piece.bytes == 0) return false;
-    return piece.way == Way::buffered || leave_cache();
+    // The rest of a short transfer may not be aligned.
+    if (!is_aligned(done)) piece.way = Way::buffered;
+    return true;
   }
   if (result == -EINTR) return true;
-  if (piece.way == Way::cached && (result == -EAGAIN || result == 0)) return leave_cache();
-  if (piece.way == Way::cached && (result == -EOPNOTSUPP || result == -EINVAL)) {
-    file.may_ask_cache_.store(false, std::memory_order_relaxed);
-    return leave_cache();
-  }
   if (piece.way == Way::direct && (result == -EINVAL || result == -EOPNOTSUPP)) {
     // The file system has other rules for direct access, or none.
     file.stop_direct();
@@ -322,16 +347,16 @@ bool FileTransfers::apply(Piece& piece, long result) noexcept {
 }
 
 void FileTransfers::perform(Piece& piece) noexcept {
+  ask_cache(piece);
   for (long result = 0;;) {
     const Call call = next_call(piece);
     const IoRing::Request& request = call.request;
-    const iovec part{request.memory, request.bytes};
     const auto offset = static_cast<off_t>(request.offset);
     if (call.error != 0 || call.is_at_end) {
       result = -call.error;
     } else {
-      result = request.is_write ? ::pwritev2(request.file, &part, 1, offset, request.flags)
-                                : ::preadv2(request.file, &part, 1, offset, request.flags);
+      result = request.is_write ? ::pwrite(request.file, request.memory, request.bytes, offset)
+                                : ::pread(request.file, request.memory, request.bytes, offset);
       if (result < 0) result = -errno;
     }
     if (!apply(piece, result)) return;
@@ -356,10 +381,13 @@ void FileTransfers::work_as_thread() noexcept {
 }
 
 bool FileTransfers::is_over_before_call(Slots& slots, std::size_t slot) noexcept {
+  ask_cache(slots[slot]);
   for (;;) {
     Call call = next_call(slots[slot]);
     if (call.error == 0 && !call.is_at_end) {
       call.request.number = slot;
+      call.request.is_on_own_thread = !call.request.is_write && slots[slot].way == Way::buffered &&
+                                      call.request.bytes >= min_copy_bytes;
       slots[slot].position = ring_.put(call.request);
       return false;
     }

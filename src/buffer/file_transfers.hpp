@@ -11,7 +11,8 @@
 // performed by io_uring where the kernel has it and permits it, and else by a few threads. Both
 // drivers behave alike. If no thread can be started, submit() performs the transfer itself.
 //
-// Reads take what the page cache has. All other pieces bypass the page cache (O_DIRECT) if the
+// Pieces that the page cache has are read from there, if the kernel tells (6.5 or newer). All other
+// pieces bypass the page cache (O_DIRECT) if the
 // file system permits it, the transfer has at least 1 MiB, and the offset, the memory and the size
 // of the piece are multiples of 4 KiB; unaligned ends are separate pieces. Every other piece goes
 // through the page cache. Short reads and writes are continued. A transfer ends early with its
@@ -66,7 +67,7 @@ class TransferFile {
   int direct_ = -1;
   std::string path_;
   std::atomic<bool> may_be_direct_ = true;
-  std::atomic<bool> may_ask_cache_ = true;  // the file system can read only what is cached
+  std::atomic<bool> may_ask_cache_ = true;  // the kernel tells what is cached
 };
 
 struct FileTransfer {
@@ -153,7 +154,7 @@ class FileTransfers {
   void set_faults(FileFaults* faults) noexcept { faults_.store(faults, std::memory_order_release); }
 
  private:
-  enum class Way : std::uint8_t { cached, direct, buffered };
+  enum class Way : std::uint8_t { ask_cache, direct, buffered };
   /// A part of a transfer, in flight.
   struct Piece {
     FileTransfer* transfer = nullptr;
@@ -177,6 +178,8 @@ class FileTransfers {
   [[nodiscard]] bool try_take(Piece& piece) noexcept;
   void unlink(FileTransfer& transfer) noexcept;
 
+  /// Chooses the way of a piece that is read: through the page cache if that has all of it.
+  void ask_cache(Piece& piece) noexcept;
   /// Chooses the next call of a piece.
   [[nodiscard]] Call next_call(const Piece& piece) noexcept;
   /// Applies the outcome of a call. Returns whether the piece needs another call.

@@ -77,11 +77,11 @@ std::uint32_t IoRing::put(const Request& request) noexcept {
   entry.opcode = request.file < 0   ? IORING_OP_NOP
                  : request.is_write ? IORING_OP_WRITE
                                     : IORING_OP_READ;
+  entry.flags = request.is_on_own_thread ? IOSQE_ASYNC : 0;
   entry.fd = request.file;
   entry.addr = reinterpret_cast<std::uintptr_t>(request.memory);
   entry.len = static_cast<std::uint32_t>(request.bytes);
   entry.off = request.offset;
-  entry.rw_flags = static_cast<std::uint32_t>(request.flags);
   entry.user_data = request.number;
   request_array_[index] = index;
   std::atomic_ref(*request_tail_).store(position + 1, std::memory_order_release);

@@ -33,8 +33,10 @@ class IoRing {
     void* memory = nullptr;
     std::size_t bytes = 0;
     std::uint64_t offset = 0;
-    int flags = 0;             // of preadv2
     std::uint64_t number = 0;  // names the outcome
+    /// A thread of the kernel performs the request, for large copies from the page cache. Otherwise
+    /// enter() would copy all of them, one after the other.
+    bool is_on_own_thread = false;
   };
 
   IoRing() noexcept = default;
