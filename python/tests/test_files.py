@@ -107,4 +107,4 @@ def test_properties_of_a_file_that_has_no_device(tmp_path: pathlib.Path) -> None
     write(tmp_path / "weights.bin")
     file = tern.open_file(tmp_path / "weights.bin", "float32")
     assert "kind='file'" in repr(file)
-    assert file.device.spec
+    assert not file.device.spec
