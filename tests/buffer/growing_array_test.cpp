@@ -339,6 +339,17 @@ TEST_P(GrowingArrayOn, KeepsItsElementsAliveInSlices) {
   refused(slice.try_resize(2 * mib, stream), ErrorCode::invalid_argument);
 }
 
+TEST_P(GrowingArrayOn, IsNotResizedByAnArrayOfItsElements) {
+  Numbers array = Numbers::make(device);
+  array.reserve(4000, stream);
+  array.append(numbers(0, 1000));
+  Array<std::uint32_t> all = array.array();
+  EXPECT_EQ(bool(all.try_resize(2000, stream)), moves());  // a copy in other memory
+  EXPECT_EQ(array.size(), 1000u);
+  array.push_back(1000, stream);
+  expect_numbers(array, 1001);
+}
+
 TEST_P(GrowingArrayOn, AppendsItsOwnElements) {
   Numbers array = Numbers::make(device);
   array.append(numbers(0, 1000));
