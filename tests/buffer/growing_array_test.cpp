@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -426,6 +427,18 @@ TEST_P(GrowingArrayOn, IsAnArgumentOfKernels) {
   Numbers moved = std::move(array);
   refused(twice.try_launch(stream, elements(1), in(array), out(doubled), inout(total)),
           ErrorCode::not_allocated);
+}
+
+TEST(GrowingArray, DoesNotKeepItsDeviceOpenAfterAnExport) {
+  std::shared_ptr<test::Ledger> ledger;
+  {
+    const test::FakeDevice fake({.describe = [](DeviceInfo& info) { info.is_host = false; }});
+    ledger = fake.ledger;
+    Numbers array = Numbers::make(fake.device);
+    array.append(numbers(0, 1000));
+    Export::try_begin(array.storage()).value().end();
+  }
+  EXPECT_TRUE(ledger->has_closed());
 }
 
 // --- The checker
