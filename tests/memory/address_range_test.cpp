@@ -15,7 +15,9 @@
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/core/error.hpp"
+#include "tern/memory/budget_resource.hpp"
 #include "tern/memory/default_resource.hpp"
+#include "tern/memory/pool_resource.hpp"
 
 namespace tern {
 namespace {
@@ -312,6 +314,21 @@ TEST_F(AddressRangeOnSim, ReportsPagesThatAreFreedWithoutTheMarkOfAUser) {
 }
 
 // --- Faults
+
+TEST_F(AddressRangeOnSim, WaitsForPendingFreesOfItsBudgetIfItMay) {
+  for (const Overflow overflow : {Overflow::fail, Overflow::wait}) {
+    const BudgetHandle tight = test::limited(8 * page, "tight", {}, overflow);
+    BudgetResource resource(std::make_shared<PoolResource>(device), tight);
+    const Block block = resource.allocate({.bytes = 6 * page, .stream = stream});
+    stream.fill(static_cast<std::byte*>(block.address), block.bytes, std::byte{1});
+    resource.deallocate(block, stream);
+    AddressRange grown = *AddressRange::try_reserve(device, 8 * page, {.budget = tight});
+    EXPECT_EQ(bool(grown.try_back(4 * page)), overflow == Overflow::wait);
+    EXPECT_EQ(grown.resident_bytes(), overflow == Overflow::wait ? 4 * page : 0);
+    stream.synchronize();
+  }
+  EXPECT_TRUE(sim::findings(device).empty());
+}
 
 class AddressRangeFaults : public testing::Test {
  protected:
