@@ -179,7 +179,7 @@ Result<void> AddressRange::try_grow(std::size_t bytes, std::size_t ahead_bytes,
     const std::size_t missing = end - resident_bytes();
     const std::size_t size = std::min(std::max(missing, ahead), largest);
     if (size > missing && budget_ && !budget_->would_fit(size)) {
-      ahead = 0;
+      ahead = ahead / 2 / page * page;
       continue;
     }
     Result<void> added = try_add(size, site);
@@ -192,7 +192,7 @@ Result<void> AddressRange::try_grow(std::size_t bytes, std::size_t ahead_bytes,
     // A piece that could be neither opened nor closed is in the way.
     if (!is_full || usable_ != pieces_.size()) return Failure(added.failure()).at(site);
     if (size > missing) {
-      ahead = 0;
+      ahead = ahead / 2 / page * page;
     } else if (why == ErrorCode::out_of_budget) {
       return added;
     } else if (!was_trimmed) {

@@ -97,6 +97,16 @@ TEST_P(AddressRangeOn, CreatesPagesAheadWhereTheyFit) {
   EXPECT_EQ(tight->used_bytes(), 2 * page());
 }
 
+TEST_P(AddressRangeOn, CreatesFewerPagesAheadNearTheLimit) {
+  // One page at a time would be one driver call and one mapping per page.
+  const BudgetHandle tight = test::limited(9 * page());
+  AddressRange range = reserve(64, tight);
+  ASSERT_TRUE(range.try_back(1, 16 * page()));
+  EXPECT_EQ(range.backed_bytes(), 8 * page());
+  ASSERT_TRUE(range.try_back(8 * page() + 1, 16 * page()));
+  EXPECT_EQ(range.backed_bytes(), 9 * page());
+}
+
 TEST_P(AddressRangeOn, GrowsNotAtAllIfTheBudgetRefuses) {
   const BudgetHandle tight = test::limited(3 * page());
   AddressRange range = reserve(200, tight);
