@@ -224,8 +224,9 @@ typedef struct tern_arena_id {
 typedef int (*tern_stream_filter)(void* context, void* stream);
 
 /* Opens the arena of a device for allocations. An unknown id makes a new arena over the resource
- * of TERN_TORCH. A null filter accepts all streams. If several arenas are open, the newest one
- * whose filter accepts the stream serves the request. The id of two UINT64_MAX is reserved. */
+ * of TERN_TORCH. A null filter accepts all streams. If several arenas are open, an allocation comes
+ * from the newest one whose filter accepts the stream. The id {UINT64_MAX, UINT64_MAX} is
+ * reserved. */
 TERN_C_API tern_status tern_begin_arena(int ordinal, tern_arena_id id, tern_stream_filter filter,
                                         void* context);
 /* Closes the arena, once for each tern_begin_arena(). Later allocations do not use a closed arena.
@@ -234,7 +235,8 @@ TERN_C_API tern_status tern_end_arena(int ordinal, tern_arena_id id);
 /* Releases one use of the arena. Each tern_begin_arena() adds one use. After the last release
  * and the last free, Tern waits for the device and returns the memory to the resource. */
 TERN_C_API tern_status tern_release_arena(int ordinal, tern_arena_id id);
-/* Returns the bytes that an arena holds, and the size of one chunk that serves the same calls. */
+/* Returns the bytes that an arena holds, and the size of one chunk that is enough for the same
+ * calls. */
 TERN_C_API tern_status tern_get_arena(int ordinal, tern_arena_id id, size_t* held_bytes,
                                       size_t* needed_bytes);
 /* Sets the initial size of the next arena that tern_begin_arena() makes on the device. */
