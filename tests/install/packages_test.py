@@ -40,9 +40,7 @@ def main():
 
     with tempfile.TemporaryDirectory() as folder:
         scratch = pathlib.Path(folder)
-        # The library is built; without the preinstall step cpack does not build everything else too.
-        run("cpack", "-G", "DEB", "-B", scratch / "packages", "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip",
-            "-D", "CPACK_CMAKE_GENERATOR=", cwd=options.build)
+        run("cpack", "-G", "DEB", "-B", scratch / "packages", "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip", cwd=options.build)
         packages = sorted((scratch / "packages").glob("*.deb"))
         names = {run("dpkg-deb", "-f", package, "Package").strip() for package in packages}
         check({"libtern-dev", "tern-tools"} <= names, f"cpack made {sorted(names)}.")
