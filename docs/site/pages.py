@@ -43,6 +43,8 @@ class Site:
             return f"reference/cpp/{header}.rst"
         if path == "include/tern":
             return "reference/cpp/index.rst"
+        if path == "python/ternmem":
+            return "reference/python/index.rst"
         if (root / path).is_dir():
             readme = f"{path}/README.md"
             return self.copy(readme) if (root / readme).is_file() else self.folder(path)

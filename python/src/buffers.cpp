@@ -47,7 +47,9 @@ nb::object copy_from(nb::object target, nb::handle object, nb::handle stream) {
   const CallSite site = here();
   if (nb::isinstance<Buffer>(object)) {
     const Buffer& source = nb::cast<const Buffer&>(object);
-    const StreamArgument on(stream, self.device());
+    // A file has no device, so the stream is of the other side.
+    const bool is_to_file = self.kind() == MemoryKind::file;
+    const StreamArgument on(stream, is_to_file ? source.device() : self.device());
     without_gil([&] { return try_copy(self, source, on.get(), site); }).value();
     return target;
   }
@@ -280,7 +282,8 @@ void add_buffers(nb::module_& module) {
           "device", [](const Buffer& self) { return self.device(); }, "The device of the memory.")
       .def_prop_ro(
           "kind", [](const Buffer& self) { return std::string(name(self.kind())); },
-          "The kind of memory: ``'device'``, ``'pinned'``, ``'managed'`` or ``'host'``.")
+          "The kind of memory: ``'device'``, ``'pinned'``, ``'managed'``, ``'host'`` or "
+          "``'file'``.")
       .def_prop_ro("is_pinned", &Buffer::is_pinned,
                    "Whether the memory is page-locked host memory.")
       .def_prop_ro("is_external", &Buffer::is_external, "Whether another library owns the memory.")

@@ -39,6 +39,7 @@ NB_MODULE(_core, module) {
   add_tables(module);
   add_audit(module);
   add_arrays(module);
+  add_files(module);
   add_growing(module);
   add_recorder(module);
   add_trace(module);

@@ -42,6 +42,7 @@ void add_kernels(nb::module_& module);
 void add_tables(nb::module_& module);
 void add_audit(nb::module_& module);
 void add_arrays(nb::module_& module);
+void add_files(nb::module_& module);
 void add_growing(nb::module_& module);
 void add_recorder(nb::module_& module);
 void add_trace(nb::module_& module);

@@ -67,6 +67,14 @@ Failure read_only(const Storage& storage, CallSite site) noexcept {
       .with("what", storage.origin()->what());
 }
 
+Failure no_file_on_stream(const Storage& storage, CallSite site) noexcept {
+  return Failure(ErrorCode::unsupported,
+                 "{what} cannot be used by a stream directly. Copy without a stream, or copy "
+                 "between the file and another buffer with copy().",
+                 site)
+      .with("what", storage.origin()->what());
+}
+
 /// Copies between a storage and the caller's host memory, in the order of the caller's stream.
 Result<Mark> enqueue_exchange(Storage& storage, std::size_t offset, std::size_t bytes,
                               Access access, void* memory, StreamRef stream,
@@ -106,13 +114,15 @@ Result<void> Buffer::try_copy_to(void* destination, std::size_t bytes,
   if (bytes != bytes_) return not_as_many(bytes_, bytes, site);
   if (bytes == 0) return {};
   if (destination == nullptr) return null_memory("destination", site);
+  HostTurn turn;
   if (kind() == MemoryKind::file) {
+    if (Result<void> taken = turn.try_take(*storage_, Access::read, site); !taken) return taken;
+    if (Result<void> there = storage_->check_arrived(offset_, bytes, site); !there) return there;
     return storage_->origin()->try_read(offset_, bytes, destination, site);
   }
   if (!is_host_memory(*storage_)) {
     return exchange(*storage_, offset_, bytes, Access::read, destination, site);
   }
-  HostTurn turn;
   if (Result<void> taken = turn.try_take(*storage_, Access::read, site); !taken) return taken;
   const Result<HostMemory> memory = try_host_memory(Access::read, site);
   if (!memory) return memory.failure();
@@ -126,7 +136,7 @@ Result<void> Buffer::try_copy_from(const void* source, std::size_t bytes, CallSi
   if (bytes != bytes_) return not_as_many(bytes_, bytes, site);
   if (bytes == 0) return {};
   if (source == nullptr) return null_memory("source", site);
-  if (!is_host_memory(*storage_)) {
+  if (!is_host_memory(*storage_) && kind() != MemoryKind::file) {
     return exchange(*storage_, offset_, bytes, Access::discard, const_cast<void*>(source), site);
   }
   HostTurn turn;
@@ -143,13 +153,7 @@ Result<Mark> Buffer::try_copy_to(void* destination, std::size_t bytes, StreamRef
   if (bytes != bytes_) return not_as_many(bytes_, bytes, site);
   if (bytes == 0) return mark_of_nothing(stream);
   if (destination == nullptr) return null_memory("destination", site);
-  if (kind() == MemoryKind::file) {
-    return Failure(ErrorCode::unsupported,
-                   "{what} cannot be read by a stream. Copy without a stream, or copy the bytes to "
-                   "another buffer with copy().",
-                   site)
-        .with("what", storage_->origin()->what());
-  }
+  if (kind() == MemoryKind::file) return no_file_on_stream(*storage_, site);
   return enqueue_exchange(*storage_, offset_, bytes, Access::read, destination, stream, site);
 }
 
@@ -160,6 +164,7 @@ Result<Mark> Buffer::try_copy_from(const void* source, std::size_t bytes, Stream
   if (bytes != bytes_) return not_as_many(bytes_, bytes, site);
   if (bytes == 0) return mark_of_nothing(stream);
   if (source == nullptr) return null_memory("source", site);
+  if (kind() == MemoryKind::file) return no_file_on_stream(*storage_, site);
   return enqueue_exchange(*storage_, offset_, bytes, Access::discard, const_cast<void*>(source),
                           stream, site);
 }

@@ -7,16 +7,16 @@
 //   transfers.wait(read);
 //   Result<void> done = read.result(site);          // names the file, the offset and the bytes
 //
-// A transfer is split into pieces of up to 1 MiB, and up to 32 pieces are in flight. The pieces are
-// performed by io_uring where the kernel has it and permits it, and else by a few threads. Both
+// A transfer is split into pieces of up to 1 MiB. io_uring transfers up to 31 pieces at once. If
+// the kernel has no io_uring or does not permit it, four threads transfer one piece each. Both
 // drivers behave alike. If no thread can be started, submit() performs the transfer itself.
 //
-// Pieces that the page cache has are read from there, if the kernel tells (6.5 or newer). All other
-// pieces bypass the page cache (O_DIRECT) if the
-// file system permits it, the transfer has at least 1 MiB, and the offset, the memory and the size
-// of the piece are multiples of 4 KiB; unaligned ends are separate pieces. Every other piece goes
-// through the page cache. Short reads and writes are continued. A transfer ends early with its
-// first error; pieces that were in flight then may still have been transferred.
+// If the kernel reports that the page cache has a piece (Linux 6.5 or newer), the piece is read
+// from the cache. All other pieces bypass the page cache (O_DIRECT) if the file system permits it,
+// the transfer has at least 1 MiB, and the offset, the memory and the size of the piece are
+// multiples of 4 KiB; unaligned ends are separate pieces. Every other piece goes through the page
+// cache. Short reads and writes are continued. A transfer ends early with its first error; pieces
+// that were in flight then may still have been transferred.
 //
 // The caller keeps the transfer, the file and the memory alive until the transfer is done. No call
 // allocates memory. Thread-safe. A forked child gets an instance of its own.

@@ -322,7 +322,7 @@ Result<Mark> RawGrowing::try_push_back(const void* element, StreamRef stream,
 Result<void> RawGrowing::try_shrink_to_fit(StreamRef stream, CallSite site) noexcept {
   if (Result<void> there = check_there(site); !there) return there;
   reclaim();
-  if (Result<void> sole = check_sole("give memory back", site); !sole) return sole;
+  if (Result<void> sole = check_sole("free memory", site); !sole) return sole;
   if (Result<void> done = storage_->check_exports_done(site); !done) return done;
   if (range_ == nullptr) {
     const std::size_t held = capacity_bytes();

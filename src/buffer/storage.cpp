@@ -629,7 +629,7 @@ Result<void> Storage::try_cut(std::size_t bytes, CallSite site) noexcept try {
 Result<void> Storage::check_exports_done(CallSite site) const noexcept {
   if (are_exports_done()) return {};
   return Failure(ErrorCode::access_conflict,
-                 "buffer {id} cannot give memory back: it was exported, and work on '{device}' may "
+                 "buffer {id} cannot free memory: it was exported, and work on '{device}' may "
                  "still use it. Call synchronize() of the device first.",
                  site)
       .with("id", id_.value)

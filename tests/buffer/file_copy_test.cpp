@@ -248,6 +248,29 @@ TEST_P(FileCopyTest, RowsLeaveTheBytesBetweenThemUnchanged) {
   EXPECT_EQ(content("made"), in_file);
 }
 
+TEST_P(FileCopyTest, TheHostReadsAFileAfterItsWritesByStreams) {
+  const Bytes old = test::sample(5000), changed = test::sample(5000, 2);
+  const Buffer file = open_file(path_of(old), {.writable = true});
+  const Buffer from = device_buffer(changed),
+               plain = Buffer(open_device("host"), {5000}, DType::byte);
+  // Without synchronization, the writes of the stream are still pending here.
+  copy(file, from, stream);
+  Bytes to(5000);
+  file.try_copy_to(to.data(), to.size()).value();
+  EXPECT_EQ(to, changed);
+  copy(file, device_buffer(old), stream);
+  copy(plain, file);
+  EXPECT_EQ(bytes_of(plain), old);
+  {
+    PlannedFaults faults(FileTransfers::instance());
+    faults.fail(EIO, is_write_call);
+    copy(file, from, stream);
+    EXPECT_FALSE(stream.try_synchronize());
+  }
+  EXPECT_FALSE(file.try_copy_to(to.data(), to.size()));
+  EXPECT_FALSE(try_copy(plain, file));
+}
+
 TEST_P(FileCopyTest, AFailureEndsWithTheNextWriteEvenIfItsBytesAreDiscardedLater) {
   const Buffer source = open_file(path_of(test::sample(100)));
   Buffer memory = empty_buffer(100);

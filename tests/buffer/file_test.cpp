@@ -487,6 +487,21 @@ TEST_P(WritableFileTest, CopiesChangeTheMappedBytes) {
   EXPECT_TRUE(equals(view.span().subspan(50, 10), other));
 }
 
+TEST_P(WritableFileTest, MemoryOfTheHostIsCopiedIntoIt) {
+  Buffer buffer = open();
+  Bytes expected = test::sample(bytes_.size(), 78);
+  ASSERT_TRUE(buffer.try_copy_from(expected.data(), expected.size()));
+  flush(buffer);
+  EXPECT_EQ(content(), expected);
+  const Device device = open_device("sim");
+  const Stream stream(device);
+  EXPECT_EQ(buffer.try_copy_from(bytes_.data(), bytes_.size(), stream).failure().code(),
+            ErrorCode::unsupported);
+  EXPECT_EQ(buffer.try_copy_to(expected.data(), expected.size(), stream).failure().code(),
+            ErrorCode::unsupported);
+  EXPECT_EQ(content(), expected);
+}
+
 TEST_P(WritableFileTest, KernelsCannotUseIt) {
   const Device device = open_device("sim");
   const Stream stream(device);

@@ -176,13 +176,13 @@ TEST_F(ForeignStreamsTest, LeaveAMarkAfterWorkOnABlockThatTheyStillHave) {
     use(stream, block);
   }
   bench.end_foreign(stream);
-  test::Thread other([&] { bench.fake.resume(hold); });
   pool->deallocate(block, gone);
   const Stream ours(device);
   const Block again = pool->allocate({.bytes = block_bytes, .stream = ours});
+  EXPECT_NE(again.address, block.address) << "the stream has not passed the free";
   ours.fill(static_cast<std::byte*>(again.address), block_bytes, std::byte{1});
   pool->deallocate(again, ours);
-  other.join();
+  test::Thread([&] { bench.fake.resume(hold); }).join();
 }
 
 TEST_F(ForeignStreamsTest, LeaveAnEventAfterWorkOfTern) {

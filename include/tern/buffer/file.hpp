@@ -9,24 +9,24 @@
 //
 // Opening a file checks its length and reads nothing. Copies (copy.hpp) transfer only the bytes
 // that they copy. A copy with a stream returns immediately, and the file is read or written in the
-// background. Host access in place (Buffer::read_host) reads the whole opened range into host
-// memory, once, at the first access. With `map`, the range is mapped instead, and pages are loaded
-// when they are touched. A file buffer has no device and cannot be used by kernels.
+// background. The first Buffer::read_host() reads the whole opened range into host memory, once.
+// With `map`, it maps the range instead, and pages load on first access. A file buffer has no
+// device and cannot be used by kernels.
 //
-// A file is read-only unless it is opened with `writable` or `create`; writing to it fails with
-// read_only. Host access in place to a writable file maps it, so that writes change the file.
-// flush() waits for writes until they are on the disk.
+// A file is read-only unless it is opened with `writable` or `create`; writing to a read-only file
+// fails with read_only. Host access to a writable file maps the file, so that writes change it.
+// flush() waits until all writes are on the disk.
 //
-// Files may change while they are open. Every read checks the length again and fails with `file`
-// before it reads anything. The error has the path, the call, os_code and the reason; if the file
-// is too short, also the wanted and the actual number of bytes. Other changes are not detected. If
-// the file of a mapping is truncated, the missing bytes read as zeros, and the next access fails.
-// For this, the first mapping installs a SIGBUS handler, which stays installed and forwards faults
-// outside of Tern's mappings.
+// Files may change while they are open. Every read first checks the length again, and fails with
+// `file` if the file is too short. The error has the path, the system call, os_code and the reason;
+// if the file is too short, also the wanted and the actual number of bytes. Other changes are not
+// detected. If a mapped file is truncated, the missing bytes read as zeros, and the next access
+// fails. For this, the first mapping installs a SIGBUS handler, which stays installed and forwards
+// faults outside of Tern's mappings.
 //
-// The file stays open as long as the buffer lives, so the file may be renamed or deleted.
-// Everything also works in a forked child. x() throws what try_x() returns. Thread-safe, like
-// buffers.
+// The file stays open as long as the buffer lives, so the file may be renamed or deleted. A forked
+// child can open and read files, but cannot use the streams of its parent. x() throws what try_x()
+// returns. Thread-safe, like buffers.
 
 #pragma once
 
@@ -45,7 +45,7 @@ namespace tern {
 
 /// Options of open_file() and open_disk().
 struct FileOptions {
-  /// Offset of the first byte. At the end of the file, the buffer is empty.
+  /// Offset of the first byte. If it is the end of the file, the buffer is empty.
   std::size_t offset_bytes = 0;
   /// Number of bytes. If unset: up to the end of the file.
   std::optional<std::size_t> bytes = {};
@@ -55,9 +55,9 @@ struct FileOptions {
   bool map = false;
   /// Open the file for reading and writing.
   bool writable = false;
-  /// Like `writable`, and create the file if it is missing, with mode 0666 less the umask, and
-  /// extend it to the end of the range. The disk space is allocated now if the file system can do
-  /// that. Needs `bytes`.
+  /// Like `writable`, and also create the file if it is missing, with mode 0666 less the umask, and
+  /// extend it to the end of the range. Allocates the disk space when the file is opened, if the
+  /// file system supports that. Needs `bytes`.
   bool create = false;
   Tag tag = {};
   /// Check host accesses, see StorageOptions::checked.
@@ -67,27 +67,27 @@ struct FileOptions {
 
 /// Opens a file. Reads nothing. Fails with `file` if the file is missing, unreadable, not a regular
 /// file or shorter than the wanted range; size_mismatch if the range is not a whole number of
-/// elements; misaligned if a mapped or writable range begins at an address that does not fit the
-/// dtype; invalid_argument for a path with a zero byte, a dtype without bytes, or `create` without
-/// `bytes`.
+/// elements; misaligned if a mapped or writable range begins at an offset that does not fit the
+/// alignment of the dtype; invalid_argument for a path with a zero byte, a dtype without bytes, or
+/// `create` without `bytes`.
 [[nodiscard]] TERN_EXPORT Result<Buffer> try_open_file(std::string_view path,
                                                        const FileOptions& options = {}) noexcept;
 [[nodiscard]] inline Buffer open_file(std::string_view path, const FileOptions& options = {}) {
   return try_open_file(path, options).value();
 }
 
-/// Opens a file by its device-like name, such as "disk:/data/a.bin". The case of "disk" does not
-/// matter. The path is everything after the colon. Also fails with invalid_device if the text has
-/// another form.
+/// Opens a file by its spec, such as "disk:/data/a.bin". "disk" is case-insensitive. The path is
+/// everything after the colon. Fails like try_open_file(), and with invalid_device if the text is
+/// not such a spec.
 [[nodiscard]] TERN_EXPORT Result<Buffer> try_open_disk(std::string_view spec,
                                                        const FileOptions& options = {}) noexcept;
 [[nodiscard]] inline Buffer open_disk(std::string_view spec, const FileOptions& options = {}) {
   return try_open_disk(spec, options).value();
 }
 
-/// Waits for all writes to the file, by streams and by the host, until they are on the disk. Fails
-/// with file if a write has failed or the disk fails, with unsupported if the buffer is not a file,
-/// and with not_allocated for an empty buffer. Does nothing for a read-only file.
+/// Waits until all writes to the file, by streams and by the host, are on the disk. Fails with file
+/// if a write has failed or the disk fails, with unsupported if the buffer is not a file, and with
+/// not_allocated for an empty buffer. For a read-only file, only waits for uses of the buffer.
 TERN_EXPORT Result<void> try_flush(const Buffer& file, CallSite site = CallSite::here()) noexcept;
 inline void flush(const Buffer& file, CallSite site = CallSite::here()) {
   try_flush(file, site).value();

@@ -1,26 +1,27 @@
-// A GrowingArray<T> is an array at whose end elements are added, and whose addresses never change.
+// A GrowingArray<T> is an array that grows at its end, and whose addresses never change.
 //
 //   auto rows = GrowingArray<float>::make(device);
 //   rows.append(chunk, stream);                    // a std::span of host memory, in stream order
 //   kernel.launch(stream, elements(rows.size()), inout(rows));
 //
-// The array reserves addresses when it is made, and backs them with pages as it grows. Growing
-// copies nothing, so views, kernels in flight and graphs that use the elements stay valid.
-// Addresses take no memory. A budget is charged for pages only; statistics() counts both.
+// The array reserves addresses when it is made, and maps pages to them as it grows. Growing copies
+// nothing, so views, kernels in flight and graphs that use the elements stay valid. Addresses use
+// no memory. A budget is charged for pages only; statistics() counts both.
 //
-// shrink_to_fit() frees the pages behind the elements once the streams that used them have passed
-// these uses. The host does not wait. Elements can be removed only while no other handle, lease,
-// export or graph shares the memory (access_conflict). Adding elements is always possible.
+// shrink_to_fit() frees the pages that no element uses, once every stream that used the array has
+// passed its last use. The host does not wait. Elements can be removed only while no other handle,
+// lease, export or graph shares the memory (access_conflict). Elements can also be added while the
+// memory is shared.
 //
-// A device without Capability::virtual_memory (OpenCL) has no reservations. There the array has the
-// same interface, and grows by copying the elements to new memory, half as large again. It fails
-// with access_conflict if it must copy while other handles share the memory; reserve() first.
+// A device without Capability::virtual_memory (OpenCL) cannot reserve addresses. On such a device,
+// the array grows by copying its elements to new memory of 1.5 times its size. A call that would
+// have to copy while other handles share the memory fails with access_conflict. To avoid copies,
+// call reserve() first.
 //
-// Every call that adds elements names a stream, which is ordered after earlier uses like any other
-// use. A stream that is being captured into a graph cannot add elements (stream_misuse), because
-// the graph would write the same elements at each launch. A call that fails leaves the array as it
-// was. The array can be moved but not copied. Use one object from one thread at a time. Each x()
-// throws what try_x() returns.
+// Calls with a stream add elements in the order of that stream. A stream that is being captured
+// into a graph cannot add elements (stream_misuse), because the graph would write the same elements
+// at each launch. A call that fails leaves the array unchanged. The array can be moved but not
+// copied. Use one object from one thread at a time. Each x() throws what try_x() returns.
 
 #pragma once
 
@@ -52,29 +53,29 @@ namespace tern {
 
 /// Options for making a growing array.
 struct GrowingOptions {
-  /// The size that the array cannot exceed: the addresses to reserve. 0 reserves as many as the
-  /// device has memory, and at most half of the addresses that are free. A device without virtual
-  /// memory only checks the limit.
+  /// The maximum size of the array, for which addresses are reserved. 0 selects the memory size of
+  /// the device, or less if that would use more than half of the free addresses. On a device
+  /// without virtual memory, this is only a limit, and 0 means no limit.
   std::size_t reserved_bytes = 0;
-  /// Charged for the pages, not for the addresses.
+  /// The budget that is charged for the pages, but not for the addresses. Null charges nothing.
   BudgetHandle budget = {};
   Tag tag = {};
-  /// Check host accesses, as StorageOptions::checked.
+  /// Check host accesses, see StorageOptions::checked.
   std::optional<bool> checked = {};
   CallSite site = CallSite::here();
 };
 
 /// The sizes of a growing array.
 struct GrowingStatistics {
-  /// The elements.
+  /// The size of the elements.
   std::size_t size_bytes = 0;
-  /// The memory that the array holds, which a budget is charged. Includes pending_bytes.
+  /// The memory that the array holds, for which the budget is charged. Includes pending_bytes.
   std::size_t resident_bytes = 0;
-  /// Pages that are freed once their last users are done.
+  /// Pages that will be freed once their last uses are done.
   std::size_t pending_bytes = 0;
-  /// The addresses. On a device without virtual memory: resident_bytes.
+  /// The size of the reserved addresses. Equals resident_bytes on a device without virtual memory.
   std::size_t reserved_bytes = 0;
-  /// How often elements were copied to new memory, and the bytes. 0 on devices with virtual memory.
+  /// Copies of the elements to new memory. Zero on devices with virtual memory.
   CopyCount moved = {};
 };
 
@@ -91,8 +92,9 @@ class GrowingArray {
   /// not_allocated. A moved-from array is in the same state.
   GrowingArray() noexcept = default;
 
-  /// Makes an array without elements, which holds no memory yet. Fails with out_of_memory if there
-  /// are not enough addresses, device_mismatch for a budget of another device, and size_overflow.
+  /// Makes an array without elements, which holds no memory yet. Fails with out_of_memory if the
+  /// device has too few free addresses, with device_mismatch for a budget of another device, and
+  /// with size_overflow.
   [[nodiscard]] static Result<GrowingArray> try_make(const Device& device,
                                                      const GrowingOptions& options = {}) noexcept {
     Result<RawGrowing> raw = RawGrowing::try_make(device, sizeof(T), options);
@@ -107,15 +109,16 @@ class GrowingArray {
 
   /// Number of elements.
   [[nodiscard]] std::size_t size() const noexcept { return raw_.size_bytes() / sizeof(T); }
-  /// empty() returns whether size() is 0. size_bytes() counts the elements without the spare pages.
+  /// Returns whether size() is 0.
   [[nodiscard]] bool empty() const noexcept { return raw_.size_bytes() == 0; }
+  /// Size of the elements, without pages that were mapped ahead.
   [[nodiscard]] std::size_t size_bytes() const noexcept { return raw_.size_bytes(); }
-  /// Number of elements for which there is memory.
+  /// Number of elements up to which the array grows without new memory.
   [[nodiscard]] std::size_t capacity() const noexcept { return raw_.capacity_bytes() / sizeof(T); }
-  /// Number of elements that the array can have at most.
+  /// Maximum number of elements.
   [[nodiscard]] std::size_t max_size() const noexcept { return raw_.max_bytes() / sizeof(T); }
   [[nodiscard]] GrowingStatistics statistics() const noexcept { return raw_.statistics(); }
-  /// The memory and its record of uses, shared with views and leases.
+  /// The memory and its record of uses, which views and leases share.
   [[nodiscard]] const StorageHandle& storage() const noexcept { return raw_.storage(); }
   /// The address of the first element, for comparison and diagnostics. Null before the first
   /// element. Kernels must get a kernel_view() instead.
@@ -123,8 +126,9 @@ class GrowingArray {
     return reinterpret_cast<std::uintptr_t>(raw_.all().address());
   }
 
-  // --- Growing. Fails with capacity past the reservation, out_of_budget, out_of_memory,
-  // size_overflow, stream_misuse, device_mismatch, and not_allocated for a handle without an array.
+  // --- Growing. These functions fail with capacity beyond the reservation, out_of_budget,
+  // out_of_memory, size_overflow, stream_misuse, device_mismatch, and not_allocated for a handle
+  // without an array.
 
   /// Adds one element, in stream order. The value is passed with the call, as one fill per 16
   /// bytes. Returns the mark of the write.
@@ -135,8 +139,8 @@ class GrowingArray {
   Mark push_back(const T& element, StreamRef stream, CallSite site = CallSite::here()) {
     return try_push_back(element, stream, site).value();
   }
-  /// Adds copies of elements in host memory, in stream order. Returns the mark of the copy.
-  /// `elements` must stay valid until the mark is done.
+  /// Copies elements from host memory to the end of the array, in stream order. Returns the mark of
+  /// the copy. The host memory must stay valid until the mark is done.
   Result<Mark> try_append(std::span<const T> elements, StreamRef stream,
                           CallSite site = CallSite::here()) noexcept {
     return raw_.try_append(elements.data(), elements.size(), stream, site);
@@ -144,7 +148,7 @@ class GrowingArray {
   Mark append(std::span<const T> elements, StreamRef stream, CallSite site = CallSite::here()) {
     return try_append(elements, stream, site).value();
   }
-  /// Adds copies of elements in host memory, and waits for the copy.
+  /// Copies elements from host memory to the end of the array, and waits for the copy.
   Result<void> try_append(std::span<const T> elements, CallSite site = CallSite::here()) noexcept {
     const Result<Mark> done = raw_.try_append(elements.data(), elements.size(), {}, site);
     return done ? Result<void>() : Result<void>(done.failure());
@@ -152,7 +156,7 @@ class GrowingArray {
   void append(std::span<const T> elements, CallSite site = CallSite::here()) {
     try_append(elements, site).value();
   }
-  /// Adds copies of the elements of an array, of any device, in stream order.
+  /// Copies the elements of an array of any device to the end of this array, in stream order.
   Result<Mark> try_append(const Array<T>& elements, StreamRef stream,
                           CallSite site = CallSite::here()) noexcept {
     return raw_.try_append(elements.raw_.buffer(DType::byte, 1), stream, site);
@@ -160,9 +164,9 @@ class GrowingArray {
   Mark append(const Array<T>& elements, StreamRef stream, CallSite site = CallSite::here()) {
     return try_append(elements, stream, site).value();
   }
-  /// Changes the number of elements. New elements have no value: write them before they are read
-  /// (never_written). Removing elements keeps the memory, and fails with access_conflict while
-  /// other handles share it.
+  /// Changes the number of elements. New elements are uninitialized: reading them before they are
+  /// written fails with never_written. Removing elements keeps the memory, and fails with
+  /// access_conflict while other handles share the memory.
   Result<void> try_resize(std::size_t count, StreamRef stream,
                           CallSite site = CallSite::here()) noexcept {
     return raw_.try_resize(count, stream, site);
@@ -179,29 +183,29 @@ class GrowingArray {
     try_reserve(count, stream, site).value();
   }
 
-  // --- Shrinking. Fails with access_conflict while other handles share the memory.
+  // --- Shrinking. These functions fail with access_conflict while other handles share the memory.
 
   /// Removes all elements and keeps the memory.
   Result<void> try_clear(CallSite site = CallSite::here()) noexcept {
     return raw_.storage() ? raw_.try_resize(0, {}, site) : Result<void>();
   }
   void clear(CallSite site = CallSite::here()) { try_clear(site).value(); }
-  /// Frees the memory behind the elements, in the pieces in which the array got it: up to an eighth
-  /// of the array may stay. Pages are freed once their last users are done, by this or a later call
-  /// of the array. Without virtual memory: copies the elements to smaller memory, in stream order.
+  /// Frees pages that no element uses, in the pieces in which they were mapped: up to an eighth of
+  /// the array may stay. This or a later call frees the pages, once their last uses are done. On a
+  /// device without virtual memory, copies the elements to smaller memory, in stream order.
   Result<void> try_shrink_to_fit(StreamRef stream, CallSite site = CallSite::here()) noexcept {
     return raw_.try_shrink_to_fit(stream, site);
   }
   void shrink_to_fit(StreamRef stream, CallSite site = CallSite::here()) {
     try_shrink_to_fit(stream, site).value();
   }
-  /// Frees pending pages whose last users are done. Returns the bytes. Never waits.
+  /// Frees pending pages whose last uses are done. Returns the number of freed bytes. Never waits.
   std::size_t reclaim() noexcept { return raw_.reclaim(); }
 
   // --- Use
 
-  /// Returns the elements that the array has now, as an array that shares the memory. It does not
-  /// grow with this array.
+  /// Returns the current elements as an array that shares the memory. The returned array does not
+  /// grow with this one.
   [[nodiscard]] Array<T> array() const noexcept { return Array<T>(raw_.all()); }
   /// Returns elements [first, first + count) as an array that shares the memory. Fails with
   /// invalid_view.
@@ -229,8 +233,8 @@ class GrowingArray {
   void copy_to(std::span<T> elements, CallSite site = CallSite::here()) const {
     try_copy_to(elements, site).value();
   }
-  /// Copies in stream order and returns the mark of the copy. `elements` must stay valid until the
-  /// mark is done.
+  /// Copies all elements to `elements` in stream order, and returns the mark of the copy.
+  /// `elements` must stay valid until the mark is done.
   Result<Mark> try_copy_to(std::span<T> elements, StreamRef stream,
                            CallSite site = CallSite::here()) const noexcept {
     return array().try_copy_to(elements, stream, site);

@@ -1,14 +1,14 @@
-// A Scalar<T> is one value in memory of a device, which streams set and get in their order.
+// A Scalar<T> is one value in device memory, which is set and read in stream order.
 //
 //   auto total = Scalar<float>::make(device, 0.0f, stream);
 //   sum.launch(stream, elements(n), in(x), inout(total));
 //   float result = total.get(stream);              // waits for the kernel, and for nothing later
 //
-// set() passes the value with the call: no host memory has to stay valid, and the host does not
-// wait. get() waits for its own copy on the stream. A Scalar is a handle: copies share the value.
-// The value is ordered like the elements of an Array: set() waits for earlier uses on other
-// streams, and uses wait for the set(). Use one object from one thread at a time. Each x() throws
-// what try_x() returns.
+// set() passes the value with the call: the caller keeps no host memory valid, and the host does
+// not wait. get() waits until its copy on the stream is done. A Scalar is a handle: copies of it
+// share the value. Tern orders uses of the value like uses of an Array: a set() runs after earlier
+// uses on other streams, and later uses run after the set(). Use one object from one thread at a
+// time. Each x() throws what try_x() returns.
 
 #pragma once
 
@@ -43,8 +43,8 @@ class Scalar {
   /// Constructs a handle without a value. set() and get() fail with size_mismatch.
   Scalar() noexcept = default;
 
-  /// Makes a scalar without a value. get() before the first set() fails with never_written. Fails
-  /// as an allocation does.
+  /// Makes a scalar without a value. get() fails with never_written until the value is written.
+  /// Fails like an allocation.
   [[nodiscard]] static Result<Scalar> try_make(const Device& device,
                                                const StorageOptions& options = {}) noexcept {
     Result<Array<T>> array = Array<T>::try_uninitialized(device, 1, options);
@@ -78,8 +78,8 @@ class Scalar {
   Mark set(const T& value, StreamRef stream, CallSite site = CallSite::here()) {
     return try_set(value, stream, site).value();
   }
-  /// Returns the value that earlier work of the stream leaves. Waits for that work. Fails with
-  /// never_written, and with stream_misuse while the stream is being captured into a graph.
+  /// Waits for earlier work of the stream, and returns the value. Fails with never_written, and
+  /// with stream_misuse while the stream is being captured into a graph.
   [[nodiscard]] Result<T> try_get(StreamRef stream,
                                   CallSite site = CallSite::here()) const noexcept {
     std::array<std::byte, sizeof(T)> bytes;

@@ -12,25 +12,26 @@
  *   tern_release_device(gpu);
  *
  * libtern and the Python module ternmem export these functions. All plug-ins of one process
- * should load the same one of the two. Then they share devices, pools and budgets.
+ * should load the same library of these two, so that they share devices, pools and budgets.
  *
  * Errors. A function that can fail returns a tern_status, and TERN_OK is 0. tern_last_error()
  * returns the message of the last failure of this thread. A failed call changes nothing. No
- * function throws an exception, except those of PyTorch at the end.
+ * function throws an exception, except tern_torch_malloc_or_throw() and the functions that are
+ * exported for PyTorch only.
  *
  * Streams are handles of the driver: a CUstream or cudaStream_t as void*. NULL and the handles 1
- * and 2 are the driver's default streams. A handle must be valid during the call. If
- * the driver reuses a handle for another stream, Tern treats it as another stream.
+ * and 2 are the driver's default streams. A handle must be valid during the call. If the driver
+ * reuses a handle for another stream, Tern treats it as another stream.
  *
  * Lifetime. Release each handle once. Memory keeps its resource alive, and a resource keeps its
- * budget and its device alive. So releasing a handle never invalidates memory.
+ * budget and its device alive, so releasing a handle never invalidates memory.
  *
- * Threads. All functions are thread-safe. In a forked child, freeing memory of the
- * parent does nothing, and allocations from resources of the parent fail with TERN_AFTER_FORK.
+ * Threads. All functions are thread-safe. In a forked child, freeing memory of the parent does
+ * nothing, and allocations from resources of the parent fail with TERN_AFTER_FORK.
  *
- * Stability. The version of the ABI grows when functions are added. Functions never change their
- * meaning, and structures grow at their end: the caller sets struct_bytes to the size that it
- * knows.
+ * Stability. When functions are added, TERN_ABI_VERSION increases. Functions never change their
+ * meaning. Structures grow only at their end: set struct_bytes to the sizeof of the structure, so
+ * that a newer library knows which fields the program has.
  */
 
 #ifndef TERN_C_TERN_H
@@ -67,8 +68,8 @@ enum {
   TERN_FAILED = 10 /* anything else; tern_last_error() names it */
 };
 
-/* A kind of memory: TERN_DEVICE_MEMORY of the device, TERN_PINNED_MEMORY of the host, page-locked,
- * or TERN_MANAGED_MEMORY, which migrates between both. */
+/* A kind of memory: TERN_DEVICE_MEMORY is memory of the device, TERN_PINNED_MEMORY is page-locked
+ * host memory, and TERN_MANAGED_MEMORY migrates between device and host. */
 typedef int32_t tern_memory_kind;
 enum { TERN_DEVICE_MEMORY = 0, TERN_PINNED_MEMORY = 1, TERN_MANAGED_MEMORY = 2 };
 
@@ -91,7 +92,7 @@ TERN_C_API const char* tern_status_name(tern_status status);
 /* Opens a device by its spec, such as "cuda:0" or "sim". Opening a spec twice returns the same
  * device. A device stays open until the process ends. */
 TERN_C_API tern_status tern_open_device(const char* spec, tern_device** device);
-/* Releases the handle. Null does nothing. The same holds for the other functions of this kind. */
+/* Releases the handle. All release functions do nothing for null. */
 TERN_C_API void tern_release_device(tern_device* device);
 /* Returns the free and total bytes of the device. */
 TERN_C_API tern_status tern_device_memory(const tern_device* device, size_t* free_bytes,
@@ -119,7 +120,7 @@ TERN_C_API tern_status tern_default_resource(const tern_device* device, tern_mem
  * parent, which may be null. */
 TERN_C_API tern_status tern_make_budget(const char* name, size_t limit_bytes,
                                         const tern_budget* parent, tern_budget** budget);
-/* Changes the limit. What is charged stays charged. */
+/* Changes the limit. Blocks above the new limit stay allocated and charged. */
 TERN_C_API tern_status tern_set_budget_limit(const tern_budget* budget, size_t limit_bytes);
 /* Releases the handle. Resources and children keep the budget. */
 TERN_C_API void tern_release_budget(tern_budget* budget);
@@ -134,8 +135,8 @@ TERN_C_API void tern_release_resource(tern_resource* resource);
 /* --- Memory */
 
 /* Allocates memory for use in the order of the stream. `alignment` is a power of two, or 0 for the
- * default of 256 bytes. Writes null for 0 bytes. Memory that is allocated on a stream that
- * is being captured does not belong to the graph: after its free, other allocations may reuse it.
+ * default of 256 bytes. Writes null for 0 bytes. Memory that is allocated on a stream that is being
+ * captured does not belong to the graph: after its free, other allocations may reuse it.
  * For the memory of a graph, see tern_begin_arena(). */
 TERN_C_API tern_status tern_allocate(tern_resource* resource, size_t bytes, size_t alignment,
                                      void* stream, void** address);
@@ -145,7 +146,8 @@ TERN_C_API tern_status tern_allocate(tern_resource* resource, size_t bytes, size
 TERN_C_API tern_status tern_free(void* address, void* stream);
 /* Frees memory in the order of the stream that allocated it. The stream may have been destroyed. */
 TERN_C_API tern_status tern_free_in_order(void* address);
-/* States that another stream uses the memory too, until it is freed. */
+/* Declares that another stream also uses the memory. After the free, the memory is not reused until
+ * the work that was submitted to this stream before the free is complete. */
 TERN_C_API tern_status tern_record_use(void* address, void* stream);
 
 /* Live memory, as tern_find_block() and tern_snapshot() return it. */
@@ -167,13 +169,13 @@ typedef struct tern_statistics {
   size_t live_blocks;     /* allocations that are not freed */
   size_t peak_live_bytes; /* the most bytes that were live at one time */
   size_t pending_bytes;   /* freed, but a stream may still use them */
-  size_t held_bytes;      /* of the resource: allocated from the driver */
+  size_t held_bytes;      /* memory that the resource holds from the driver */
   size_t peak_held_bytes; /* the most bytes that the resource held at one time */
-  size_t limit_bytes;     /* of the pool and its budgets; 0: no limit */
+  size_t limit_bytes;     /* the limit of the pool and its budgets; 0: no limit */
   uint64_t allocations;
   uint64_t frees;
   uint64_t refusals;     /* allocations that failed */
-  uint64_t driver_calls; /* by the pool */
+  uint64_t driver_calls; /* calls of the pool to the driver */
 } tern_statistics;
 
 /* Returns the figures of a resource. If the resource charges a budget, the call first checks which
@@ -222,17 +224,19 @@ typedef struct tern_arena_id {
 typedef int (*tern_stream_filter)(void* context, void* stream);
 
 /* Opens the arena of a device for allocations. An unknown id makes a new arena over the resource
- * of TERN_TORCH. A null filter accepts all streams. If several arenas are open, the newest one
- * whose filter accepts the stream serves the request. The id of two UINT64_MAX is reserved. */
+ * of TERN_TORCH. A null filter accepts all streams. If several arenas are open, an allocation comes
+ * from the newest one whose filter accepts the stream. The id {UINT64_MAX, UINT64_MAX} is
+ * reserved. */
 TERN_C_API tern_status tern_begin_arena(int ordinal, tern_arena_id id, tern_stream_filter filter,
                                         void* context);
 /* Closes the arena, once for each tern_begin_arena(). Later allocations do not use a closed arena.
- * Does not release a use. */
+ * Does not release the use that tern_begin_arena() added. */
 TERN_C_API tern_status tern_end_arena(int ordinal, tern_arena_id id);
 /* Releases one use of the arena. Each tern_begin_arena() adds one use. After the last release
  * and the last free, Tern waits for the device and returns the memory to the resource. */
 TERN_C_API tern_status tern_release_arena(int ordinal, tern_arena_id id);
-/* Returns the bytes that an arena holds, and the size of one chunk that serves the same calls. */
+/* Returns the bytes that an arena holds, and the size of one chunk that is enough for the same
+ * calls. */
 TERN_C_API tern_status tern_get_arena(int ordinal, tern_arena_id id, size_t* held_bytes,
                                       size_t* needed_bytes);
 /* Sets the initial size of the next arena that tern_begin_arena() makes on the device. */
@@ -244,9 +248,10 @@ TERN_C_API tern_status tern_begin_rehearsal(int ordinal);
 /* Ends the rehearsal, and writes the size. */
 TERN_C_API tern_status tern_end_rehearsal(int ordinal, size_t* needed_bytes);
 
-/* --- Plug-ins: the functions that other libraries call. They have no parameter for a resource
+/* --- Plug-ins: the functions that other libraries call
  *
- * Each library has its own number, and so can have its own resource and budget. */
+ * These functions have no parameter for a resource. Each library has a number, for which
+ * tern_set_plugin() sets a resource, so each library can have its own budget. */
 
 /* A library that allocates: TERN_TORCH, TERN_CUPY, TERN_NUMBA, or TERN_OTHER for any other. */
 typedef int32_t tern_library;
@@ -278,7 +283,7 @@ TERN_C_API void tern_torch_free(void* address, size_t bytes, int ordinal, void* 
  * change_current_allocator() does not check for null. The message begins with "CUDA out of memory."
  * if that is the reason: programs look for these words. */
 TERN_C_API void* tern_torch_malloc_or_throw(size_t bytes, int ordinal, void* stream);
-/* tern_record_use() in PyTorch's form. */
+/* Like tern_record_use(), for PyTorch. Does not return a status. */
 TERN_C_API void tern_torch_record_stream(void* address, void* stream);
 /* Returns the address, and writes the size of the memory that begins there, or 0. */
 TERN_C_API void* tern_torch_base(void* address, size_t* bytes);

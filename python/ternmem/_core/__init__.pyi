@@ -5,6 +5,7 @@ import typing
 
 import numpy.typing as npt
 from collections.abc import Sequence
+import os
 
 from ternmem._core import sim as sim, trace as trace
 
@@ -619,7 +620,7 @@ class Buffer:
     @property
     def kind(self) -> str:
         """
-        The kind of memory: ``'device'``, ``'pinned'``, ``'managed'`` or ``'host'``.
+        The kind of memory: ``'device'``, ``'pinned'``, ``'managed'``, ``'host'`` or ``'file'``.
         """
 
     @property
@@ -2495,6 +2496,39 @@ class Array:
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
     def __repr__(self) -> str: ...
+
+def open_file(path: str | os.PathLike[str], dtype: object | None = None, shape: object | None = None, *, offset: int = 0, map: bool = False, writable: bool = False, create: bool = False, tag: str | None = None) -> Buffer:
+    """
+    Open a file as a Buffer. Reads nothing.
+
+    ``weights.copy_from(file, stream)`` queues a copy and returns immediately: the file is read in the background, in the order of the stream. ``file.copy_from(weights, stream)`` writes. A failure is raised by the next synchronize() of the stream.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+    dtype : dtype-like, default uint8
+    shape : int or sequence of int, optional
+        By default one dimension, up to the end of the file.
+    offset : int
+        The first byte.
+    map : bool
+        Map the file now, for access by the host. By default the host reads the file at its first access.
+    writable : bool
+        Open for reading and writing. By default writing raises ReadOnlyError.
+    create : bool
+        Like ``writable``, and make the file, or extend it, if it is missing or shorter. Needs ``shape``.
+    tag : str, optional
+        A name for reports.
+
+    Returns
+    -------
+    Buffer
+    """
+
+def flush(file: Buffer) -> None:
+    """
+    Wait until all writes to a file from open_file() are on the disk. Raises FileError if a write failed.
+    """
 
 class GrowingArray:
     """
