@@ -12,6 +12,7 @@
 #include "buffer/copy_route.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/captures.hpp"
+#include "device/device_state.hpp"
 #include "memory/address_range.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/memory/budget_resource.hpp"
@@ -114,7 +115,9 @@ Result<RawGrowing> RawGrowing::try_make(const Device& device, std::size_t elemen
     made.storage_ = *std::move(empty);
     return made;
   }
-  Result<AddressRange> range = try_reserve_addresses(device, options);
+  // The storage holds a handle of the program, and drops it if it is kept after the last one.
+  const Device inner = DeviceState::of(device)->inner_handle();
+  Result<AddressRange> range = try_reserve_addresses(inner, options);
   if (!range) return range.failure();
   made.limit_bytes_ = std::min(made.limit_bytes_, range->reserved_bytes());
   const MemoryKind kind = storage_kind_of(MemoryKind::mapped, device.info().is_host);

@@ -576,7 +576,7 @@ bool Storage::try_grow(std::size_t end, std::size_t bytes) noexcept {
   const std::size_t before = this->bytes();
   if (end != before && shares() != 1) return false;
   if (bytes <= before) return true;
-  return grow_to(*cold, bytes);
+  return !cold->has_size_owner && grow_to(*cold, bytes);
 }
 
 bool Storage::grow_to(ColdState& cold, std::size_t bytes) noexcept {
@@ -605,6 +605,7 @@ Result<void> Storage::try_extend(std::size_t bytes, CallSite site) noexcept {
   ColdState* const cold = make_cold();
   if (cold == nullptr) return no_host_memory("a larger array", site);
   const std::lock_guard lock(cold->mutex);
+  cold->has_size_owner = true;
   if (!grow_to(*cold, bytes)) return no_host_memory("a larger array", site);
   return {};
 }
@@ -613,6 +614,7 @@ Result<void> Storage::try_cut(std::size_t bytes, CallSite site) noexcept try {
   ColdState* const cold = make_cold();
   if (cold == nullptr) return no_host_memory("a smaller array", site);
   const std::lock_guard lock(cold->mutex);
+  cold->has_size_owner = true;
   // Even if all bytes are written: the list may still have ranges from before they were.
   cold->written.remove(bytes, this->bytes());
   std::size_t word = bytes_and_written_.load(std::memory_order_acquire);

@@ -33,6 +33,7 @@ struct Storage::ColdState {
 
   std::mutex mutex;  // guards the members up to exports_lock
   WrittenRanges written;
+  bool has_size_owner = false;  // only try_extend() and try_cut() change the size
   /// Bytes that submitted work writes. While there are any, all_written_bit is not set.
   struct Expected {
     WrittenRanges ranges;

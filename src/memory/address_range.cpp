@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "core/no_host_memory.hpp"
+#include "memory/eviction_hook.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/default_resource.hpp"
 
@@ -35,6 +36,35 @@ Failure past_the_end(std::size_t bytes, std::size_t reserved, std::string_view d
       .with_bytes("reserved", reserved)
       .with("max", reserved)
       .with("device", device);
+}
+
+/// Charges `bytes` and returns the charge. At the limit, does what the Overflow of the budget
+/// allows: waits for pending frees, and evicts copies of unified buffers.
+Result<Charge> try_make_room(Budget& budget, std::size_t bytes, Tag tag, CallSite site) noexcept {
+  const Overflow overflow = budget.overflow();
+  Result<Charge> charge = budget.try_charge(bytes, tag, site);
+  const auto is_refused = [&] {
+    return !charge && charge.failure().code() == ErrorCode::out_of_budget;
+  };
+  if (is_refused() && overflow >= Overflow::wait &&
+      charge.failure().number("fits_after_pending") == 1) {
+    // A stream that cannot be waited for keeps its bytes pending.
+    static_cast<void>(budget.try_wait_for_pending());
+    charge = budget.try_charge(bytes, tag, site);
+  }
+  const EvictionHook evict = eviction_hook.load();
+  if (!is_refused() || overflow < Overflow::evict || evict == nullptr) return charge;
+  for (const Budget* level = &budget; level != nullptr; level = level->parent().get()) {
+    if (bytes > level->limit_bytes()) return charge;
+  }
+  std::size_t evicted = 0;
+  for (const Budget* level = &budget; level != nullptr; level = level->parent().get()) {
+    const std::size_t left = level->remaining_bytes();
+    if (left < bytes) evicted += evict(*level, bytes - left, overflow);
+  }
+  if (evicted == 0) return charge;
+  static_cast<void>(budget.try_wait_for_pending());
+  return budget.try_charge(bytes, tag, site);
 }
 
 }  // namespace
@@ -179,7 +209,7 @@ Result<void> AddressRange::try_grow(std::size_t bytes, std::size_t ahead_bytes,
     const std::size_t missing = end - resident_bytes();
     const std::size_t size = std::min(std::max(missing, ahead), largest);
     if (size > missing && budget_ && !budget_->would_fit(size)) {
-      ahead = 0;
+      ahead = ahead / 2 / page * page;
       continue;
     }
     Result<void> added = try_add(size, site);
@@ -192,7 +222,7 @@ Result<void> AddressRange::try_grow(std::size_t bytes, std::size_t ahead_bytes,
     // A piece that could be neither opened nor closed is in the way.
     if (!is_full || usable_ != pieces_.size()) return Failure(added.failure()).at(site);
     if (size > missing) {
-      ahead = 0;
+      ahead = ahead / 2 / page * page;
     } else if (why == ErrorCode::out_of_budget) {
       return added;
     } else if (!was_trimmed) {
@@ -229,8 +259,8 @@ Result<void> AddressRange::try_back(std::size_t bytes, std::size_t ahead_bytes,
     const std::size_t missing =
         checked_round_up(bytes, page).value_or(reserved_bytes_) - backed_bytes();
     // One charge of everything that is missing, so that a refusal states the whole request.
-    if (budget_ && missing > max_piece_bytes) {
-      const Result<Charge> fits = budget_->try_charge(missing, tag_, site);
+    if (budget_ && (missing > max_piece_bytes || !budget_->would_fit(missing))) {
+      const Result<Charge> fits = try_make_room(*budget_, missing, tag_, site);
       if (!fits) done = fits.failure();
     }
     if (done) done = try_grow(missing, ahead_bytes, site);

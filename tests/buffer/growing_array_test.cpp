@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -339,6 +340,17 @@ TEST_P(GrowingArrayOn, KeepsItsElementsAliveInSlices) {
   refused(slice.try_resize(2 * mib, stream), ErrorCode::invalid_argument);
 }
 
+TEST_P(GrowingArrayOn, IsNotResizedByAnArrayOfItsElements) {
+  Numbers array = Numbers::make(device);
+  array.reserve(4000, stream);
+  array.append(numbers(0, 1000));
+  Array<std::uint32_t> all = array.array();
+  EXPECT_EQ(bool(all.try_resize(2000, stream)), moves());  // a copy in other memory
+  EXPECT_EQ(array.size(), 1000u);
+  array.push_back(1000, stream);
+  expect_numbers(array, 1001);
+}
+
 TEST_P(GrowingArrayOn, AppendsItsOwnElements) {
   Numbers array = Numbers::make(device);
   array.append(numbers(0, 1000));
@@ -415,6 +427,18 @@ TEST_P(GrowingArrayOn, IsAnArgumentOfKernels) {
   Numbers moved = std::move(array);
   refused(twice.try_launch(stream, elements(1), in(array), out(doubled), inout(total)),
           ErrorCode::not_allocated);
+}
+
+TEST(GrowingArray, DoesNotKeepItsDeviceOpenAfterAnExport) {
+  std::shared_ptr<test::Ledger> ledger;
+  {
+    const test::FakeDevice fake({.describe = [](DeviceInfo& info) { info.is_host = false; }});
+    ledger = fake.ledger;
+    Numbers array = Numbers::make(fake.device);
+    array.append(numbers(0, 1000));
+    Export::try_begin(array.storage()).value().end();
+  }
+  EXPECT_TRUE(ledger->has_closed());
 }
 
 // --- The checker

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/pressed.hpp"
+#include "tern/buffer/growing_array.hpp"
 #include "tern/memory/shared_budget.hpp"
 
 namespace tern {
@@ -53,6 +54,23 @@ TEST_F(AskedEviction, ObeysTheBudgetOfACopy) {
   s.synchronize();
   EXPECT_EQ(evict_for_others(*strict, SIZE_MAX, Overflow::spill), 0u);
   EXPECT_TRUE(is_there(both));
+}
+
+TEST_F(AskedEviction, LetsAGrowingArrayOfTheBudgetGrow) {
+  const std::size_t page = device.info().page_bytes;
+  const BudgetHandle tight = test::limited(2 * page);
+  UnifiedBuffer<int> both(
+      Shape{page / sizeof(int)},
+      {.device = device, .resources = {std::make_shared<BudgetResource>(pool, tight)}});
+  both.copy_from(test::counting(page / sizeof(int)));
+  both.prefetch(s);
+  auto array = GrowingArray<int>::make(device, {.budget = tight});
+  test::refused(array.try_resize(page, s), ErrorCode::out_of_budget);  // too large for the budget
+  EXPECT_TRUE(is_there(both));
+  array.resize(2 * page / sizeof(int), s);
+  EXPECT_FALSE(is_there(both));
+  EXPECT_EQ(tight->charged_bytes(), 2 * page);
+  EXPECT_EQ(both.read_host()[1], 2);
 }
 
 TEST_F(AskedEviction, SparesLeasedCopiesAndThoseOfOtherBudgets) {

@@ -15,7 +15,9 @@
 #include "tern/backends/sim.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/core/error.hpp"
+#include "tern/memory/budget_resource.hpp"
 #include "tern/memory/default_resource.hpp"
+#include "tern/memory/pool_resource.hpp"
 
 namespace tern {
 namespace {
@@ -95,6 +97,16 @@ TEST_P(AddressRangeOn, CreatesPagesAheadWhereTheyFit) {
   ASSERT_TRUE(other.try_back(page() + 1, 4 * page()));
   EXPECT_EQ(other.backed_bytes(), 2 * page());
   EXPECT_EQ(tight->used_bytes(), 2 * page());
+}
+
+TEST_P(AddressRangeOn, CreatesFewerPagesAheadNearTheLimit) {
+  // One page at a time would be one driver call and one mapping per page.
+  const BudgetHandle tight = test::limited(9 * page());
+  AddressRange range = reserve(64, tight);
+  ASSERT_TRUE(range.try_back(1, 16 * page()));
+  EXPECT_EQ(range.backed_bytes(), 8 * page());
+  ASSERT_TRUE(range.try_back(8 * page() + 1, 16 * page()));
+  EXPECT_EQ(range.backed_bytes(), 9 * page());
 }
 
 TEST_P(AddressRangeOn, GrowsNotAtAllIfTheBudgetRefuses) {
@@ -302,6 +314,21 @@ TEST_F(AddressRangeOnSim, ReportsPagesThatAreFreedWithoutTheMarkOfAUser) {
 }
 
 // --- Faults
+
+TEST_F(AddressRangeOnSim, WaitsForPendingFreesOfItsBudgetIfItMay) {
+  for (const Overflow overflow : {Overflow::fail, Overflow::wait}) {
+    const BudgetHandle tight = test::limited(8 * page, "tight", {}, overflow);
+    BudgetResource resource(std::make_shared<PoolResource>(device), tight);
+    const Block block = resource.allocate({.bytes = 6 * page, .stream = stream});
+    stream.fill(static_cast<std::byte*>(block.address), block.bytes, std::byte{1});
+    resource.deallocate(block, stream);
+    AddressRange grown = *AddressRange::try_reserve(device, 8 * page, {.budget = tight});
+    EXPECT_EQ(bool(grown.try_back(4 * page)), overflow == Overflow::wait);
+    EXPECT_EQ(grown.resident_bytes(), overflow == Overflow::wait ? 4 * page : 0);
+    stream.synchronize();
+  }
+  EXPECT_TRUE(sim::findings(device).empty());
+}
 
 class AddressRangeFaults : public testing::Test {
  protected:

@@ -283,7 +283,8 @@ class TERN_EXPORT Storage {
   }
 
   /// Grows the storage in place within the granted block, for a handle whose range ends at `end`.
-  /// Returns false if the block is too small or another handle may own the bytes behind `end`.
+  /// Returns false if the block is too small, if another handle may own the bytes behind `end`, or
+  /// if the size has an owner (try_extend(), try_cut()).
   [[nodiscard]] bool try_grow(std::size_t end, std::size_t bytes) noexcept;
   /// Makes the storage larger. The owner of the storage's size calls it, and has memory for all of
   /// `bytes`. New bytes are unwritten. Fails with out_of_memory (of the host).
