@@ -19,6 +19,7 @@ import python_reference
 site = pathlib.Path(__file__).resolve().parent
 root = site.parent.parent
 INDEXED = ("decisions", "formats")  # folders of docs whose list of pages is made here
+REFERENCES = {"include/tern": "reference/cpp/index.rst", "python/ternmem": "reference/python/index.rst"}
 LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s]+)(\))")
 LANGUAGES = {".hpp": "cpp", ".cpp": "cpp", ".h": "c", ".py": "python", ".cu": "cuda", ".json": "json", ".cmake": "cmake", ".yml": "yaml"}
 
@@ -41,8 +42,8 @@ class Site:
         header = path.removeprefix("include/tern/")
         if header != path and path.endswith((".hpp", ".h")) and "detail" not in path.split("/"):
             return f"reference/cpp/{header}.rst"
-        if path == "include/tern":
-            return "reference/cpp/index.rst"
+        if path in REFERENCES:
+            return REFERENCES[path]
         if path == "python/ternmem":
             return "reference/python/index.rst"
         if (root / path).is_dir():

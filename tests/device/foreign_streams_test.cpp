@@ -176,13 +176,15 @@ TEST_F(ForeignStreamsTest, LeaveAMarkAfterWorkOnABlockThatTheyStillHave) {
     use(stream, block);
   }
   bench.end_foreign(stream);
-  pool->deallocate(block, gone);
-  const Stream ours(device);
-  const Block again = pool->allocate({.bytes = block_bytes, .stream = ours});
-  EXPECT_NE(again.address, block.address) << "the stream has not passed the free";
-  ours.fill(static_cast<std::byte*>(again.address), block_bytes, std::byte{1});
-  pool->deallocate(again, ours);
-  test::Thread([&] { bench.fake.resume(hold); }).join();
+  const CUstream second = bench.foreign_stream();
+  ASSERT_EQ(second, stream) << "the driver reuses the handle";
+  const Stream next = borrow(second);  // the device learns that the first stream has ended
+  test::Thread other([&] { bench.fake.resume(hold); });
+  pool->deallocate(block, gone);  // waits, because no event is after the work
+  const Block again = pool->allocate({.bytes = block_bytes, .stream = next});
+  next.fill(static_cast<std::byte*>(again.address), block_bytes, std::byte{1});
+  pool->deallocate(again, next);
+  other.join();
 }
 
 TEST_F(ForeignStreamsTest, LeaveAnEventAfterWorkOfTern) {
