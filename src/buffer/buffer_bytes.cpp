@@ -114,13 +114,15 @@ Result<void> Buffer::try_copy_to(void* destination, std::size_t bytes,
   if (bytes != bytes_) return not_as_many(bytes_, bytes, site);
   if (bytes == 0) return {};
   if (destination == nullptr) return null_memory("destination", site);
+  HostTurn turn;
   if (kind() == MemoryKind::file) {
+    if (Result<void> taken = turn.try_take(*storage_, Access::read, site); !taken) return taken;
+    if (Result<void> there = storage_->check_arrived(offset_, bytes, site); !there) return there;
     return storage_->origin()->try_read(offset_, bytes, destination, site);
   }
   if (!is_host_memory(*storage_)) {
     return exchange(*storage_, offset_, bytes, Access::read, destination, site);
   }
-  HostTurn turn;
   if (Result<void> taken = turn.try_take(*storage_, Access::read, site); !taken) return taken;
   const Result<HostMemory> memory = try_host_memory(Access::read, site);
   if (!memory) return memory.failure();

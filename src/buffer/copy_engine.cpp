@@ -410,9 +410,12 @@ Result<void> try_read_file(Storage& to, std::size_t to_offset, Storage& from,
                            std::size_t from_offset, std::size_t bytes, CallSite site) noexcept {
   Result<std::uint64_t> ticket = to.try_begin_host_access(Access::discard, to_offset, bytes, site);
   if (!ticket) return ticket.failure();
-  HostTurn turn;
-  Result<void> read = turn.try_take(to, Access::discard, site);
+  HostTurn to_turn, from_turn;
+  Result<void> read = by_address(
+      to, from, [&] { return to_turn.try_take(to, Access::discard, site); },
+      [&] { return from_turn.try_take(from, Access::read, site); });
   if (read) read = to.try_wait_host(Access::discard, to_offset, bytes, site);
+  if (read) read = from.check_arrived(from_offset, bytes, site);
   if (read) {
     read =
         from.origin()->try_read(from_offset, bytes, address_for(to, DeviceId{}) + to_offset, site);

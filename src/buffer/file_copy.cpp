@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <utility>
@@ -132,10 +133,23 @@ class Work final : public InFlightObject {
     if (!queued) release();
     return queued;
   }
+  /// Ends the transfers: the program frees the memory of lost work, and no transfer may use it
+  /// then.
+  void on_device_lost(const Failure& why) noexcept override {
+    const std::lock_guard lock(mutex_);
+    is_lost_ = true;
+    for (std::size_t i = 0; i < std::min(issued_, transfers_.size()); ++i) {
+      FileTransfers::instance().wait(transfers_[i]);
+    }
+    if (!std::exchange(has_outcome_, true)) arrival_->set(Failure(why).at(site_));
+  }
   void release() noexcept {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     while (waited_ < issued_) wait_next();
-    arrival_->set(failure_);
+    {
+      const std::lock_guard lock(mutex_);
+      if (!std::exchange(has_outcome_, true)) arrival_->set(failure_);
+    }
     if (failure_ && reports_ == FileCopy::Reports::on_stream) {
       DeviceState::state_of(stream_)->report_late(stream_.id(), *failure_);
     }
@@ -174,7 +188,8 @@ class Work final : public InFlightObject {
   /// Starts the transfer of the next piece, unless an earlier one failed.
   void issue() noexcept {
     ++taken_;
-    if (failure_) return;
+    const std::lock_guard lock(mutex_);
+    if (failure_ || is_lost_) return;
     const Pieces::Piece piece = pieces_.next();
     if (issued_ - waited_ == transfers_.size()) wait_next();
     const std::size_t offset = file_.offset + piece.file_offset;
@@ -200,6 +215,9 @@ class Work final : public InFlightObject {
     }
   }
 
+  std::mutex mutex_;          // guards the next two, and the change of issued_ and transfers_
+  bool is_lost_ = false;      // the device was lost, so no transfer may begin
+  bool has_outcome_ = false;  // arrival_ has it
   // Host functions of one stream run one after the other.
   Pieces pieces_;
   const std::size_t count_;
@@ -425,12 +443,16 @@ Result<void> FileCopySubmission::try_run(FileCopy::Reports reports) noexcept {
     slots_use.end();
   }
   if (queued && stream_ != runner_) queued = order_behind(stream_, runner_.next_mark(), site_);
+  DeviceState::of(runner_.device())->note_if_lost(queued);
   // If the submission failed in the middle, what was submitted runs.
   const StreamRef carrier = queued ? stream_ : runner_;
   file_use_.end_on(carrier);
   memory_use_.end_on(carrier);
   if (is_write_) note_written();
-  rows_.to.expect(rows_.to_side.offset, rows_.extent(rows_.to_side), std::move(arrival));
+  static_cast<void>(rows_.for_each_row([&](std::size_t to_offset, std::size_t) noexcept {
+    rows_.to.expect(to_offset, rows_.width, arrival);
+    return Result<void>();
+  }));
   return queued;
 }
 

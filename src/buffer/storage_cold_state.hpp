@@ -36,7 +36,7 @@ struct Storage::ColdState {
   bool has_size_owner = false;  // only try_extend() and try_cut() change the size
   /// Bytes that submitted work writes. While there are any, all_written_bit is not set.
   struct Expected {
-    ByteRange range;
+    WrittenRanges ranges;
     std::shared_ptr<Arrival> arrival;
   };
   std::vector<Expected> expected;
@@ -48,14 +48,8 @@ struct Storage::ColdState {
   }
   /// Removes a range that is written again. Call with the mutex held. Throws std::bad_alloc.
   void stop_expecting(ByteRange range) {
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      ByteRange& one = expected[i].range;
-      if (one.end <= range.begin || range.end <= one.begin) continue;
-      const ByteRange rest{range.end, one.end};
-      one.end = std::max(one.begin, range.begin);
-      if (rest.begin < rest.end) expected.push_back({rest, expected[i].arrival});
-    }
-    std::erase_if(expected, [](const Expected& one) { return one.range.begin >= one.range.end; });
+    for (Expected& one : expected) one.ranges.remove(range.begin, range.end);
+    std::erase_if(expected, [](const Expected& one) { return one.ranges.size() == 0; });
   }
   HostAccesses accesses;
   std::set<std::size_t> edges;

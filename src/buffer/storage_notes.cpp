@@ -49,8 +49,8 @@ Result<void> Storage::check_ranges_arrived(std::size_t offset, std::size_t bytes
   const std::lock_guard lock(cold->mutex);
   cold->forget_arrived();
   for (const ColdState::Expected& one : cold->expected) {
-    if (one.range.end <= offset || offset + bytes <= one.range.begin) continue;
-    if (one.arrival->state() == Arrival::State::failed) {
+    if (one.arrival->state() == Arrival::State::failed &&
+        one.ranges.has_some(offset, offset + bytes)) {
       return Failure(one.arrival->failure()).at(site);
     }
   }
@@ -73,7 +73,11 @@ void Storage::expect(std::size_t offset, std::size_t bytes,
   }
   cold->forget_arrived();
   cold->stop_expecting({offset, offset + bytes});
-  cold->expected.push_back({{offset, offset + bytes}, std::move(arrival)});
+  // The rows of one copy come one after the other.
+  if (cold->expected.empty() || cold->expected.back().arrival != arrival) {
+    cold->expected.push_back({{}, std::move(arrival)});
+  }
+  cold->expected.back().ranges.add(offset, offset + bytes);
   bytes_and_written_.fetch_and(~all_written_bit, std::memory_order_release);
 } catch (const std::bad_alloc&) {
   // The stream still reports the failure.
@@ -134,7 +138,12 @@ void Storage::note_unwritten(std::size_t offset, std::size_t bytes) noexcept {
   if (cold == nullptr) return;
   const std::lock_guard lock(cold->mutex);
   try {
-    if (is_all_written()) cold->written.add(0, this->bytes());
+    // If all bytes were written since, nothing is expected any more.
+    if (is_all_written()) {
+      cold->expected.clear();
+      cold->written.add(0, this->bytes());
+    }
+    cold->stop_expecting({offset, offset + bytes});
     cold->written.remove(offset, offset + bytes);
     bytes_and_written_.fetch_and(~all_written_bit, std::memory_order_release);
   } catch (const std::bad_alloc&) {

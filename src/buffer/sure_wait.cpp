@@ -5,6 +5,7 @@
 #include <optional>
 #include <thread>
 
+#include "device/device_state.hpp"
 #include "tern/device/device.hpp"
 
 namespace tern {
@@ -30,7 +31,7 @@ std::optional<Result<void>> ask(StreamRef stream, Mark mark, int& findings,
   const Result<bool> is_idle = stream.try_is_idle();
   if (is_idle && *is_idle) return Result<void>();
   if (!is_idle && is_lost(is_idle.failure())) return Result<void>(is_idle.failure());
-  Result<void> waited = stream.try_synchronize(site);
+  Result<void> waited = DeviceState::wait_for_stream(stream, site);
   if (waited || is_lost(waited.failure())) return waited;
   if (waited.failure().code() == ErrorCode::violation && ++findings == max_findings) return waited;
   return std::nullopt;

@@ -43,6 +43,16 @@ class WrittenRanges {
     return gap;
   }
 
+  /// Returns whether some byte of [begin, end) is written.
+  [[nodiscard]] bool has_some(std::size_t begin, std::size_t end) const {
+    bool found = false;
+    ranges_.visit(begin, end, [&found](std::uint64_t, std::uint64_t, const Nothing* written) {
+      found |= written != nullptr;
+      return !found;
+    });
+    return found;
+  }
+
   /// Returns the written parts of [begin, end). Throws std::bad_alloc.
   [[nodiscard]] std::vector<ByteRange> inside(std::size_t begin, std::size_t end) const {
     std::vector<ByteRange> written;

@@ -119,7 +119,7 @@ class Sender {
     if (!end || !run_stream_.try_wait(*end, site_)) {
       // Later work on the stream must not run concurrently with the second stream, so the host
       // waits.
-      static_cast<void>(lane.try_synchronize());
+      static_cast<void>(DeviceState::wait_for_stream(lane, site_));
     }
     return sent;
   }

@@ -22,6 +22,7 @@
 #include "buffer/file_transfers.hpp"
 #include "core/file_limit_signal.hpp"
 #include "core/no_host_memory.hpp"
+#include "core/process.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern {
@@ -158,7 +159,10 @@ Result<SpillHandle> SpillFile::try_open(const SpillOptions& options) noexcept tr
 
 SpillFile::SpillFile(int file, std::unique_ptr<TransferFile> transfers, std::string directory,
                      std::size_t limit_bytes) noexcept
-    : file_(file), transfers_(std::move(transfers)), directory_(std::move(directory)) {
+    : file_(file),
+      transfers_(std::move(transfers)),
+      directory_(std::move(directory)),
+      process_(process_generation()) {
   statistics_.limit_bytes = limit_bytes;
 }
 
@@ -271,6 +275,14 @@ Failure SpillFile::failed_transfer(bool is_write, int error, std::size_t failed_
 
 Result<void> SpillFile::try_write_all(std::span<const std::span<const std::byte>> ranges,
                                       std::span<SpillExtent> extents, CallSite site) noexcept {
+  if (const Result<void> usable = check_not_forked(process_); !usable) {
+    return Failure(ErrorCode::after_fork,
+                   "the spill file in '{path}' belongs to the process that opened it, and process "
+                   "{pid} was forked from that process. Open a spill file in the forked process.",
+                   site)
+        .with("pid", usable.failure().number("pid").value_or(0))
+        .with("path", directory_);
+  }
   Result<void> written;
   std::size_t claimed = 0, bytes = 0;
   {
@@ -381,7 +393,8 @@ Result<void> SpillFile::try_read(const SpillExtent& extent, std::byte* to, CallS
 }
 
 void SpillFile::release(const SpillExtent& extent) noexcept {
-  if (extent.bytes == 0) return;
+  // A forked child shares the file with its parent, whose bytes must stay.
+  if (extent.bytes == 0 || !check_not_forked(process_)) return;
   give_back(extent.offset, checked_round_up(extent.bytes, block_bytes).value_or(extent.bytes));
 }
 

@@ -423,7 +423,7 @@ void UnifiedCore::close(std::uint32_t slot, std::size_t kept) noexcept {
   const bool is_last = (shares_ | leases_.count()) == 0;
   mutex_.unlock();
   if (late.id()) [[unlikely]]
-    static_cast<void>(late.try_synchronize());
+    static_cast<void>(DeviceState::wait_for_stream(late, CallSite::here()));
   if (is_last) [[unlikely]]
     delete this;
 }

@@ -317,7 +317,9 @@ Result<bool> Device::try_is_done(Mark mark) noexcept {
     // find out.
     return device->is_known_done(mark) ? Result<bool>(true) : usable.failure();
   }
-  return device->is_done(mark);
+  Result<bool> is_done = device->is_done(mark);
+  device->note_if_lost(is_done);
+  return is_done;
 }
 
 Result<void> Device::try_wait(Mark mark, CallSite site) noexcept {
@@ -326,7 +328,9 @@ Result<void> Device::try_wait(Mark mark, CallSite site) noexcept {
   if (Result<void> usable = device->check_process(); !usable) {
     return device->is_known_done(mark) ? Result<void>() : usable;
   }
-  return device->wait_on_host(mark, site);
+  Result<void> waited = device->wait_on_host(mark, site);
+  device->note_if_lost(waited);
+  return waited;
 }
 
 Result<StreamRef> Device::try_copy_stream() const noexcept {

@@ -135,6 +135,13 @@ void DeviceState::add_in_flight_object(InFlightObject& load) noexcept {
   in_flight_objects_ = &load;
 }
 
+void DeviceState::note_lost(const Failure& why) noexcept {
+  const std::lock_guard lock(in_flight_objects_mutex_);
+  for (InFlightObject* one = in_flight_objects_; one != nullptr; one = one->next) {
+    one->on_device_lost(why);
+  }
+}
+
 void DeviceState::remove_in_flight_object(InFlightObject& load) noexcept {
   const std::lock_guard lock(in_flight_objects_mutex_);
   if (load.next != nullptr) load.next->previous = load.previous;
@@ -698,6 +705,7 @@ Result<void> DeviceState::synchronize(CallSite site) noexcept {
                             .load(std::memory_order_relaxed)
                             ->count(&StreamState::Counts::host_waits, backend_->synchronize());
   if (waited) waited = wait_for_unknown();
+  note_if_lost(waited);
   if (begun_ns != 0) record_host_wait({}, begun_ns, site);
   // A lost device runs nothing any more, so nothing is pending.
   if (!waited && waited.failure().code() != ErrorCode::device_lost) return waited;

@@ -281,6 +281,12 @@ struct InFlightObject {
   InFlightObject& operator=(const InFlightObject&) = delete;
   virtual ~InFlightObject() = default;
 
+  /// Called when the library learns that the device is lost, before it tells the program, and
+  /// possibly several times. Afterwards, the program and the library free the memory of lost work.
+  /// An object whose memory something else than the device uses, such as the disk, waits here until
+  /// that use has ended.
+  virtual void on_device_lost(const Failure& why) noexcept { static_cast<void>(why); }
+
  private:
   friend class DeviceState;
   InFlightObject* previous = nullptr;
@@ -397,6 +403,9 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// destroys the driver's stream. See docs/architecture.md.
   void end_stream(StreamRef stream) noexcept;
   static StreamState* state_of(StreamRef stream) noexcept { return stream.state_; }
+  /// Waits like StreamRef::try_synchronize(), but leaves a reported late failure to the program.
+  /// The library waits for streams of the program with this function.
+  [[nodiscard]] static Result<void> wait_for_stream(StreamRef stream, CallSite site) noexcept;
   /// Returns a copy of the reference, loaded word by word, for hot paths. The two words were often
   /// stored separately just before, and a single wide load would have to wait until both stores
   /// have reached the processor's cache.
@@ -430,6 +439,15 @@ class DeviceState : public std::enable_shared_from_this<DeviceState> {
   /// closes are deleted.
   void add_in_flight_object(InFlightObject& load) noexcept;
   void remove_in_flight_object(InFlightObject& load) noexcept;
+  /// Tells the registered objects if a wait or a query found that the device is lost. Call it
+  /// before the outcome is returned, with no lock held.
+  template <class T>
+  void note_if_lost(const Result<T>& outcome) noexcept {
+    if (!outcome && outcome.failure().code() == ErrorCode::device_lost) [[unlikely]] {
+      note_lost(outcome.failure());
+    }
+  }
+  void note_lost(const Failure& why) noexcept;
 
   /// take_event() returns an event from the pool, or a new one. give_event() puts an event back.
   [[nodiscard]] Result<NativeEvent> take_event() noexcept;

@@ -101,6 +101,7 @@ Result<bool> Event::try_is_done() const noexcept {
   if (!is_recorded_) return true;
   if (Result<void> usable = device_->check_process(); !usable) return usable.failure();
   Result<bool> is_done = device_->backend().query(native_);
+  device_->note_if_lost(is_done);
   if (trace::is_recording() && is_done && *is_done) {
     device_->record_done_seen({recorded_by_, 0, native_});
   }
@@ -114,6 +115,7 @@ Result<void> Event::try_synchronize(CallSite site) const noexcept {
   Result<void> waited =
       DeviceState::state_of(device_->default_stream())
           ->count(&StreamState::Counts::host_waits, device_->backend().synchronize(native_));
+  device_->note_if_lost(waited);
   if (begun_ns != 0) {
     // A wait without a stream would be one for the whole device.
     if (recorded_by_) device_->record_host_wait({recorded_by_, 0, native_}, begun_ns, site);

@@ -676,23 +676,31 @@ Result<bool> StreamRef::try_is_capturing() const noexcept {
 Result<bool> StreamRef::try_is_idle() const noexcept {
   if (Result<void> usable = check(state_, id_); !usable) return usable.failure();
   const Result<bool> is_idle = state_->device->backend().query(state_->native);
+  state_->device->note_if_lost(is_idle);
   if (trace::is_recording() && is_idle && *is_idle) state_->device->record_done_seen({id_});
   return is_idle;
 }
 
-Result<void> StreamRef::try_synchronize(CallSite site) const noexcept {
-  if (Result<void> usable = check(state_, id_); !usable) return usable;
+Result<void> DeviceState::wait_for_stream(StreamRef stream, CallSite site) noexcept {
+  StreamState* const state = stream.state_;
+  if (Result<void> usable = check(state, stream.id_); !usable) return usable;
   // Marks issued so far need no event any more: the host has waited for all of them.
-  const std::uint64_t covered = state_->last_promised();
-  const std::uint64_t submissions = state_->submissions.load(std::memory_order_acquire);
+  const std::uint64_t covered = state->last_promised();
+  const std::uint64_t submissions = state->submissions.load(std::memory_order_acquire);
   const std::uint64_t begun_ns = begin_recorded();
-  Result<void> waited = state_->count(&StreamState::Counts::host_waits,
-                                      state_->device->backend().synchronize(state_->native));
+  Result<void> waited = state->count(&StreamState::Counts::host_waits,
+                                     state->device->backend().synchronize(state->native));
+  state->device->note_if_lost(waited);
   if (waited) {
-    state_->see_done(covered);
-    state_->note_idle(submissions);
+    state->see_done(covered);
+    state->note_idle(submissions);
   }
-  if (begun_ns != 0) state_->device->record_host_wait({id_}, begun_ns, site);
+  if (begun_ns != 0) state->device->record_host_wait({stream.id_}, begun_ns, site);
+  return waited;
+}
+
+Result<void> StreamRef::try_synchronize(CallSite site) const noexcept {
+  Result<void> waited = DeviceState::wait_for_stream(*this, site);
   return waited ? state_->take_late(id_) : waited;
 }
 

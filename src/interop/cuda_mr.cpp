@@ -105,7 +105,7 @@ Result<void*> AnyCudaMrUpstream::take(const Request& request, StreamRef stream) 
   }
   if (!has_streams_ || request.stream.id()) return address;
   // The host uses the block first, so the block must be ready now.
-  if (Result<void> ready = stream.try_synchronize(); !ready) {
+  if (Result<void> ready = DeviceState::wait_for_stream(stream, request.site); !ready) {
     put_back(piece, stream, request.site);
     return ready.failure();
   }

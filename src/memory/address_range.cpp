@@ -9,6 +9,7 @@
 #include "memory/eviction_hook.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/memory/default_resource.hpp"
+#include "tern/memory/pressure_resource.hpp"
 
 namespace tern {
 namespace {
@@ -36,6 +37,25 @@ Failure past_the_end(std::size_t bytes, std::size_t reserved, std::string_view d
       .with_bytes("reserved", reserved)
       .with("max", reserved)
       .with("device", device);
+}
+
+bool has_pressure_handlers(const Resource* resource) noexcept {
+  while (const auto* wrapping = dynamic_cast<const WrappingResource*>(resource)) {
+    if (dynamic_cast<const PressureResource*>(wrapping) != nullptr) return true;
+    resource = wrapping->upstream().get();
+  }
+  return false;
+}
+
+/// Makes the pressure handlers of the default resource free `bytes`, and returns this memory to the
+/// device.
+void ask_pressure_handlers(Resource& from, std::size_t bytes, Tag tag, CallSite site) noexcept {
+  if (!has_pressure_handlers(&from)) return;
+  // The handlers free as much as a request needs.
+  const Result<Block> block = from.try_allocate({.bytes = bytes, .tag = tag, .site = site});
+  if (!block) return;
+  from.deallocate(*block, {}, site);
+  from.trim(0);
 }
 
 /// Charges `bytes` and returns the charge. At the limit, does what the Overflow of the budget
@@ -204,7 +224,7 @@ Result<void> AddressRange::try_grow(std::size_t bytes, std::size_t ahead_bytes,
   const std::size_t page = device_.info().page_bytes;
   std::size_t largest = max_piece_bytes / page * page;
   std::size_t ahead = std::min(ahead_bytes / page * page, reserved_bytes_ - resident_bytes());
-  bool was_trimmed = false;
+  bool was_trimmed = false, was_pressed = false;
   while (resident_bytes() < end) {
     const std::size_t missing = end - resident_bytes();
     const std::size_t size = std::min(std::max(missing, ahead), largest);
@@ -229,6 +249,10 @@ Result<void> AddressRange::try_grow(std::size_t bytes, std::size_t ahead_bytes,
       was_trimmed = true;
       const Result<ResourceHandle> pool = try_default_resource(device_);
       if (pool) (*pool)->trim(0);
+    } else if (!was_pressed) {
+      was_pressed = true;
+      const Result<ResourceHandle> pool = try_default_resource(device_);
+      if (pool) ask_pressure_handlers(**pool, size, tag_, site);
     } else if (size > page) {
       largest = std::max(size / 2 / page, std::size_t{1}) * page;
     } else {

@@ -62,9 +62,10 @@ class AddressRange {
 
   /// Backs at least the first `bytes` with pages. If new pages are needed, creates `ahead_bytes` at
   /// once if that is more and if device and budget allow it. Fails with capacity past the end of
-  /// the reservation, with out_of_memory after the default pool of the device returned its free
-  /// memory, and with out_of_budget. Before that, as far as the Overflow of the budget allows,
-  /// waits for pending frees and evicts copies of unified buffers that the budget counts.
+  /// the reservation, with out_of_memory after the default resource of the device returned its
+  /// free memory and called its pressure handlers, and with out_of_budget. Before that, as far as
+  /// the Overflow of the budget allows, waits for pending frees and evicts copies of unified
+  /// buffers that the budget counts.
   [[nodiscard]] Result<void> try_back(std::size_t bytes, std::size_t ahead_bytes = 0,
                                       CallSite site = CallSite::here()) noexcept;
   /// Takes the backing away from all pieces that begin at or after `keep_bytes`. They are freed

@@ -143,7 +143,7 @@ Result<void*> AsyncResource::take(const Request& request, StreamRef stream) noex
       request.bytes, {.alignment = request.alignment, .tag = request.tag, .site = request.site});
   if (!address || request.stream.id()) return address;
   // The host is to use it first, so it has to be there.
-  if (Result<void> ready = stream.try_synchronize(); !ready) {
+  if (Result<void> ready = DeviceState::wait_for_stream(stream, request.site); !ready) {
     put_back({*address, request.bytes, request.alignment}, stream, request.site);
     return ready.failure();
   }

@@ -187,7 +187,7 @@ Result<std::optional<std::size_t>> GuardResource::first_other(const std::byte* b
   // errors.
   const auto give_up = [&](const Failure& why) -> Result<std::optional<std::size_t>> {
     for (int attempt = 0; copy && attempt < max_attempts; ++attempt) {
-      const Result<void> done = stream.try_synchronize();
+      const Result<void> done = DeviceState::wait_for_stream(stream, site);
       if (done || done.failure().code() == ErrorCode::device_lost) return why;
     }
     if (copy) state_->keep(std::move(copy));
@@ -277,7 +277,8 @@ Result<Block> GuardResource::try_allocate(const Request& request) noexcept {
   // The host uses the block first, so the fills must be complete. The same holds before the block
   // is freed after a failure.
   if (!ready || !request.stream.id()) {
-    if (Result<void> waited = stream->try_synchronize(); ready) ready = waited;
+    if (Result<void> waited = DeviceState::wait_for_stream(*stream, request.site); ready)
+      ready = waited;
   }
   const Result<Generation> generation =
       !ready ? Result<Generation>(ready.failure())

@@ -3,14 +3,19 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "buffer/file_transfers.hpp"
+#include "device/device_state.hpp"
 #include "support/copy_places.hpp"
 #include "support/file_faults.hpp"
 #include "support/gate.hpp"
@@ -18,6 +23,7 @@
 #include "support/simulated.hpp"
 #include "support/temporary_folder.hpp"
 #include "tern/backends/catalog.hpp"
+#include "tern/backends/sim.hpp"
 #include "tern/buffer/copy.hpp"
 #include "tern/buffer/file.hpp"
 #include "tern/core/bytes.hpp"
@@ -242,6 +248,213 @@ TEST_P(FileCopyTest, RowsLeaveTheBytesBetweenThemUnchanged) {
   }
   EXPECT_EQ(bytes_of(memory), in_memory);
   EXPECT_EQ(content("made"), in_file);
+}
+
+TEST_P(FileCopyTest, TheHostReadsAFileAfterItsWritesByStreams) {
+  const Bytes old = test::sample(5000), changed = test::sample(5000, 2);
+  const Buffer file = open_file(path_of(old), {.writable = true});
+  const Buffer from = device_buffer(changed),
+               plain = Buffer(open_device("host"), {5000}, DType::byte);
+  // Without synchronization, the writes of the stream are still pending here.
+  copy(file, from, stream);
+  Bytes to(5000);
+  file.try_copy_to(to.data(), to.size()).value();
+  EXPECT_EQ(to, changed);
+  copy(file, device_buffer(old), stream);
+  copy(plain, file);
+  EXPECT_EQ(bytes_of(plain), old);
+  {
+    PlannedFaults faults(FileTransfers::instance());
+    faults.fail(EIO, is_write_call);
+    copy(file, from, stream);
+    EXPECT_FALSE(stream.try_synchronize());
+  }
+  EXPECT_FALSE(file.try_copy_to(to.data(), to.size()));
+  EXPECT_FALSE(try_copy(plain, file));
+}
+
+TEST_P(FileCopyTest, AFailureEndsWithTheNextWriteEvenIfItsBytesAreDiscardedLater) {
+  const Buffer source = open_file(path_of(test::sample(100)));
+  Buffer memory = empty_buffer(100);
+  {
+    PlannedFaults faults(FileTransfers::instance());
+    faults.fail(EIO, any_call);
+    copy(memory, source, stream);
+    EXPECT_FALSE(stream.try_synchronize());
+  }
+  memory.fill(std::byte{5}, stream);
+  memory.storage()->note_unwritten(0, 10);
+  EXPECT_EQ(bytes_of(memory.byte_view(10, 90)), Bytes(90, std::byte{5}));
+  Bytes to(10);
+  EXPECT_EQ(memory.byte_view(0, 10).try_copy_to(to.data(), 10).failure().code(),
+            ErrorCode::never_written);
+}
+
+TEST_P(FileCopyTest, AFailureIsThatOfTheRowsAlone) {
+  const Buffer source = open_file(path_of(test::sample(1000)));
+  const Bytes before = test::sample(1000, 2);
+  const Buffer memory = device_buffer(before);
+  const auto copy_rows = [&](std::size_t first) {
+    copy_pitched(memory, {.offset_bytes = first, .row_bytes = 50}, source, {.row_bytes = 90},
+                 {.width_bytes = 20, .height = 9}, stream);
+  };
+  {
+    PlannedFaults faults(FileTransfers::instance());
+    faults.fail(EIO, any_call);
+    copy_rows(3);
+    EXPECT_FALSE(stream.try_synchronize());
+  }
+  // The bytes between the rows are as before.
+  EXPECT_EQ(bytes_of(memory.byte_view(23, 30)), Bytes(&before[23], &before[53]));
+  // Rows beside them that do arrive do not make the lost rows readable.
+  copy_rows(25);
+  stream.synchronize();
+  Bytes to(20);
+  EXPECT_FALSE(memory.byte_view(53, 20).try_copy_to(to.data(), 20));
+  EXPECT_TRUE(memory.byte_view(75, 20).try_copy_to(to.data(), 20));
+}
+
+TEST_P(FileCopyTest, WaitsOfTheLibraryLeaveTheReportToTheProgram) {
+  const Buffer source = open_file(path_of(test::sample(100))), memory = empty_buffer(100);
+  const StreamRef own = device.default_stream();
+  {
+    PlannedFaults faults(FileTransfers::instance());
+    faults.fail(EIO, any_call);
+    copy(memory, source, own);
+    Device::wait(own.mark());
+  }
+  EXPECT_TRUE(DeviceState::wait_for_stream(own, CallSite::here()));
+  EXPECT_FALSE(own.try_synchronize());
+}
+
+/// A program of random copies on two streams, beside a model of the bytes. Now and then the disk
+/// fails, and the model notes which bytes are lost.
+class RandomProgram {
+ public:
+  static constexpr std::size_t bytes = mib + 9000;
+
+  RandomProgram(const Device& device, const std::string& path, unsigned seed)
+      : random_(seed), streams_{Stream(device), Stream(device)} {
+    for (Place& place : places_) {
+      const Bytes content = test::sample(bytes, unsigned(&place - places_) + seed);
+      place.model = content;
+      place.is_lost.assign(bytes, false);
+      if (&place - places_ < 2) {
+        place.buffer = open_file(path + std::to_string(&place - places_),
+                                 {.offset_bytes = 5, .bytes = bytes, .create = true});
+        copy(place.buffer, CopyPlace{"", device, MemoryKind::device}.holding(content));
+      } else {
+        place.buffer = CopyPlace{"", device, MemoryKind::device}.holding(content);
+      }
+    }
+  }
+
+  void step() {
+    const std::size_t from = below(4), to = below(4);
+    std::size_t size = 1 + below(below(8) == 0 ? bytes - 1 : 9000);
+    const std::size_t from_offset = below(bytes - size + 1), to_offset = below(bytes - size + 1);
+    if (from == to || (from < 2 && to < 2)) return check(places_[to], to_offset, size);
+    Place &source = places_[from], &target = places_[to];
+    const Stream& stream = streams_[below(2)];
+    const bool is_lost = source.has_lost(from_offset, size);
+    const bool fails = !is_lost && (from < 2 || to < 2) && below(4) == 0;
+    std::optional<PlannedFaults> faults;
+    if (fails) {
+      synchronize();
+      faults.emplace(FileTransfers::instance());
+      faults->fail(
+          EIO, [](const FileCall& call) { return !call.asks_cache; }, 1);
+    }
+    const Result<Mark> copied = try_copy(target.buffer.byte_view(to_offset, size),
+                                         source.buffer.byte_view(from_offset, size), stream);
+    ASSERT_EQ(bool(copied), !is_lost);
+    if (is_lost) return;
+    if (fails) {
+      const Result<void> done = stream.try_synchronize();
+      ASSERT_FALSE(done);
+      ASSERT_EQ(done.failure().number("os_code"), std::uint64_t{EIO});
+    }
+    const auto offset = std::ptrdiff_t(to_offset);
+    std::copy_n(source.model.begin() + std::ptrdiff_t(from_offset), size,
+                target.model.begin() + offset);
+    std::fill_n(target.is_lost.begin() + offset, size, fails);
+    if (below(3) == 0) synchronize();
+  }
+  void check_all() {
+    for (const Place& place : places_) {
+      for (std::size_t at = 0; at < bytes; at += 50'000) {
+        check(place, at, std::min<std::size_t>(50'000, bytes - at));
+      }
+    }
+  }
+
+ private:
+  struct Place {
+    [[nodiscard]] bool has_lost(std::size_t offset, std::size_t size) const {
+      const auto begin = is_lost.begin() + std::ptrdiff_t(offset);
+      return std::find(begin, begin + std::ptrdiff_t(size), true) != begin + std::ptrdiff_t(size);
+    }
+    Buffer buffer;
+    Bytes model;
+    std::vector<bool> is_lost;
+  };
+
+  [[nodiscard]] std::size_t below(std::size_t bound) { return random_() % bound; }
+  void synchronize() const {
+    for (const Stream& stream : streams_) ASSERT_TRUE(stream.try_synchronize());
+  }
+  void check(const Place& place, std::size_t offset, std::size_t size) const {
+    Bytes to(size);
+    const Result<void> read = place.buffer.byte_view(offset, size).try_copy_to(to.data(), size);
+    ASSERT_EQ(bool(read), !place.has_lost(offset, size));
+    if (!read) return;
+    ASSERT_TRUE(std::equal(to.begin(), to.end(), place.model.begin() + std::ptrdiff_t(offset)));
+  }
+
+  std::mt19937 random_;
+  Stream streams_[2];
+  Place places_[4];
+};
+
+TEST_P(FileCopyTest, RandomProgramsMatchAModel) {
+  for (unsigned seed = 1; seed <= 2; ++seed) {
+    SCOPED_TRACE(seed);
+    RandomProgram program(device, folder / "a", seed);
+    for (int i = 0; i < 30 && !HasFatalFailure(); ++i) program.step();
+    program.check_all();
+    if (HasFatalFailure()) return;
+    for (const char* name : {"a0", "a1"}) unlink((folder / name).c_str());
+  }
+}
+
+/// Transfers of all bytes behind the first chunk are slow: their first calls transfer one byte.
+class SlowLaterChunks final : public FileFaults {
+ public:
+  SlowLaterChunks() { FileTransfers::instance().set_faults(this); }
+  ~SlowLaterChunks() override { FileTransfers::instance().set_faults(nullptr); }
+  [[nodiscard]] Verdict before(const FileCall& call) noexcept override {
+    if (call.offset < FileCopy::chunk_bytes) return {};
+    return ++calls < 300'000 ? Verdict{.max_bytes = 1} : Verdict{};
+  }
+  std::atomic<int> calls = 0;
+};
+
+TEST(FileCopyOfALostDeviceTest, NoTransferUsesMemoryAfterTheLoss) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("a", test::sample(3 * FileCopy::chunk_bytes));
+  const Device device = sim::open({.policy = sim::Policy::lazy});
+  const Stream stream(device);
+  SlowLaterChunks slow;
+  Buffer source = open_file(path), memory(device, {3 * FileCopy::chunk_bytes}, DType::byte);
+  memory.ensure_allocated();
+  // The device is lost when it copies the first chunk, while the later ones are being read.
+  sim::set_faults(device, "copy#1=fault");
+  copy(memory, source, stream);
+  EXPECT_EQ(stream.try_synchronize().failure().code(), ErrorCode::device_lost);
+  const int calls = slow.calls;
+  EXPECT_GT(calls, 0);
+  EXPECT_EQ(source.read_host<std::byte>().span().size(), source.size_bytes());
+  EXPECT_LE(slow.calls, calls + 40) << "only the pieces of the last read";
 }
 
 TEST_P(FileCopyTest, CopiesWithoutAStreamAreCompleteOnReturn) {

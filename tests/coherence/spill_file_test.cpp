@@ -14,6 +14,7 @@
 #include "buffer/file_transfers.hpp"
 #include "support/copy_places.hpp"
 #include "support/file_faults.hpp"
+#include "support/forked_child.hpp"
 #include "support/spilled_bytes.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/thread.hpp"
@@ -52,6 +53,22 @@ TEST_F(SpillFileTest, GivesBackWhatItWasGiven) {
   EXPECT_EQ(file->statistics().used_bytes, 0u);
   EXPECT_EQ(file->statistics().peak_bytes, 7 * block);
   EXPECT_EQ(file->statistics().read_bytes, 1u + 31 + 32 + 4095 + 4096 + 4097);
+}
+
+TEST_F(SpillFileTest, AForkedChildDoesNotChangeTheFileOfItsParent) {
+  const SpillHandle file = open();
+  const Bytes sample = counted(5000, 3);
+  const SpillExtent extent = file->try_write(sample, {}).value();
+  EXPECT_EQ(in_a_forked_child([&] {
+              Bytes back(extent.bytes);
+              const bool is_read = bool(file->try_read(extent, back.data(), {})) && back == sample;
+              const bool is_refused = is_after_fork(file->try_write(counted(100), {}));
+              file->release(extent);
+              return is_read && is_refused;
+            }),
+            0);
+  EXPECT_EQ(file->statistics().used_bytes, 2 * block);
+  EXPECT_EQ(read(*file, extent), sample);
 }
 
 TEST_F(SpillFileTest, HasNoNameAndIsItsOwnersAlone) {

@@ -18,6 +18,7 @@
 #include "tern/memory/budget_resource.hpp"
 #include "tern/memory/default_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
+#include "tern/memory/pressure_resource.hpp"
 
 namespace tern {
 namespace {
@@ -186,6 +187,23 @@ TEST(AddressRange, TrimsTheDefaultPoolBeforeItGivesUp) {
   AddressRange more = *AddressRange::try_reserve(small, 64 * mib);
   refused(more.try_back(8 * mib), ErrorCode::out_of_memory);
   EXPECT_EQ(more.resident_bytes(), 0u);
+}
+
+TEST(AddressRange, CallsThePressureHandlersOfTheDefaultResource) {
+  const Device small = sim::open({.memory_bytes = 64 * mib});
+  const auto pressed = std::make_shared<PressureResource>(std::make_shared<PoolResource>(small));
+  Block cache = pressed->allocate({.bytes = 48 * mib});
+  pressed->add_handler([&](const Pressure& pressure) {
+    EXPECT_GE(pressure.need_bytes, 32 * mib);
+    pressed->deallocate(std::exchange(cache, {}), {});
+    return 48 * mib;
+  });
+  set_default_resource(small, pressed);
+  AddressRange range = *AddressRange::try_reserve(small, 64 * mib);
+  EXPECT_TRUE(range.try_back(32 * mib));
+  EXPECT_FALSE(cache);
+  EXPECT_EQ(pressed->statistics().live_bytes, 0u);
+  set_default_resource(small, nullptr);
 }
 
 class AddressRangeOnSim : public testing::Test {

@@ -18,6 +18,9 @@
 //
 // A write above the limit fails with out_of_budget. Reading and writing wait for the disk. All
 // functions may be called from any thread. Each x() throws what try_x() returns.
+//
+// A forked child shares the file with its parent. The child can read extents that the parent has
+// not freed since. Its writes fail with after_fork, and release() changes nothing.
 
 #pragma once
 
@@ -117,6 +120,7 @@ class TERN_EXPORT SpillFile {
   const int file_;
   const std::unique_ptr<TransferFile> transfers_;
   const std::string directory_;
+  const std::uint64_t process_;  // the generation of the process that opened the file
   mutable Mutex mutex_;
   /// Guarded by mutex_, as all members below. Maps the offset of each free range to its size.
   std::map<std::size_t, std::size_t> free_;
