@@ -107,6 +107,8 @@ PLANTS = [
      write("src/core/planted.cpp", "\nstruct BriefLock {};\n")),
     ("vocabulary", "a retired word in prose", "docs/guide/planted.md:1",
      write("docs/guide/planted.md", "Call `keep_on()`.\n")),
+    ("vocabulary", "the mark of an unfinished merge", "docs/guide/planted.md:2",
+     write("docs/guide/planted.md", "Ours\n=======\nTheirs\n")),
     ("interface_size", "public headers without end", "include/tern:1",
      lambda root: [write(f"include/tern/core/planted{i}.hpp", "#pragma once\n")(root)
                    for i in range(100)]),

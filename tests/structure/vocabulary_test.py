@@ -1,4 +1,4 @@
-"""Retired words do not come back."""
+"""Retired words do not come back, and no file has the marks of an unfinished merge."""
 
 import re
 
@@ -29,6 +29,7 @@ def main():
         if not instead:
             violations.append(f"{LIST}:{line}: says no word to use instead of '{retired}'.")
     pattern = re.compile(r"(?<![A-Za-z0-9_])(" + "|".join(map(re.escape, words)) + r")(?![A-Za-z0-9_])")
+    merge = re.compile(r"^(<<<<<<< |=======$|>>>>>>> )", re.M)
     count = 0
     for path in files(root):
         name = path.relative_to(root).as_posix()
@@ -42,6 +43,8 @@ def main():
         for match in pattern.finditer(text):
             violations.append(f"{name}:{tree.line_of(text, match.start())}: '{match[0]}' is retired; "
                               f"use '{words[match[0]]}'.")
+        for match in merge.finditer(text):
+            violations.append(f"{name}:{tree.line_of(text, match.start())}: '{match[0]}' is the mark of a merge.")
     tree.finish(violations, f"{count} files for {len(words)} retired words")
 
 
