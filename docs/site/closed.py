@@ -14,7 +14,7 @@ class Page(html.parser.HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.anchors: set[str] = set()
-        self.links: list[tuple[str, bool]] = []  # and whether the browser loads it by itself
+        self.links: list[tuple[str, bool]] = []  # (target, whether the browser loads it without a click)
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:

@@ -33,7 +33,7 @@ class Site:
     # --- Markdown
 
     def page_of(self, path: str) -> str | None:
-        """The source file of the page that shows a file or folder of the tree, made if there is none yet."""
+        """Return the source file of the page for a file or folder of the tree. Make the page if it is missing."""
         if path == "docs" or path.startswith("docs/"):
             inside = path.removeprefix("docs").lstrip("/")
             if (root / path).is_dir():

@@ -82,7 +82,7 @@ namespace tern {
 ///   address or an alignment does not fit.
 /// - `size_mismatch`, `shape_mismatch`, `type_mismatch`: two sizes, shapes or types must be equal
 ///   and are not.
-/// - `not_allocated`: a handle has no memory. `never_written`: a read of bytes that nobody wrote.
+/// - `not_allocated`: a handle has no memory. `never_written`: a read of bytes never written.
 ///   `not_host_accessible`: the host cannot use memory of this kind. `read_only`: a write to memory
 ///   that must not be written.
 /// - `out_of_memory`: a device or the host has no memory left. `out_of_budget`: a budget has no

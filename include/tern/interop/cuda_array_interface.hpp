@@ -54,7 +54,7 @@ struct CudaArrayInterface {
 /// interface has no such type (void, bf16, 8-bit floats).
 [[nodiscard]] TERN_EXPORT Result<std::string> try_typestr(
     DType dtype, CallSite site = CallSite::here()) noexcept;
-/// Returns the dtype of a type string. Fails with invalid_argument if there is none.
+/// Returns the dtype of a type string. Fails with invalid_argument if Tern has no such dtype.
 [[nodiscard]] TERN_EXPORT Result<DType> try_dtype_of_typestr(
     std::string_view typestr, CallSite site = CallSite::here()) noexcept;
 
