@@ -1,10 +1,11 @@
 #include <iostream>
+#include <memory>
 #include <tern/tern.hpp>
 #include <vector>
 
 int main() {
-  tern::Device device = tern::open_best_device();  // or open_device("host"), "cuda:0", ...
-  tern::Stream producer(device), consumer(device);
+  const tern::Device device = tern::open_best_device();  // or open_device("cuda:0"), "host", ...
+  const tern::Stream producer(device), consumer(device);
 
   tern::Buffer grid(device, {1000, 8}, tern::DType::f32);  // allocates nothing yet
   grid.fill(1.5f, producer);             // the first use allocates; the call returns immediately
@@ -12,6 +13,11 @@ int main() {
   row.fill(2.5f, consumer);              // Tern makes consumer wait for producer
 
   const std::vector<float> values = grid.to_vector<float>();  // waits for both fills only
-  std::cout << device.spec() << ": " << values[79] << " " << values[80] << "\n";
-  return values[80] == 2.5f ? 0 : 1;
-}  // the memory is freed in stream order, after its last use
+  std::cout << values[79] << " " << values[80] << "\n";
+
+  const auto budget = tern::Budget::make("cache", tern::BudgetLimit::bytes(tern::mib));
+  const auto memory =
+      std::make_shared<tern::BudgetResource>(tern::default_resource(device), budget);
+  const auto page = memory->try_allocate({.bytes = 2 * tern::mib, .stream = consumer});
+  if (!page) std::cout << page.failure().text() << "\n";
+}  // the memory of grid is freed in stream order, after its last use

@@ -136,6 +136,14 @@ PLANTS = [
      replace("scripts/test", r'^  runs_long_tests "\$preset" \|\| left_out.*$', "  true")),
     ("readme", "a README that drifted", "README.md",
      replace("README.md", "^```cpp$", "```cpp\n// drift")),
+    ("pictures", "a layer that the picture does not show", "docs/images/layers.svg:1",
+     replace("include/tern/README.md", "Schemas, columns, and tables", "Rows and tables")),
+    ("pictures", "a layer that may include another one", "include/tern/README.md:1",
+     replace("include/tern/README.md", r"^\| `trace`     \| `core`  ", "| `trace`     |         ")),
+    ("pictures", "an access that changes the state in another way", "docs/guide/unified.md:1",
+     replace("docs/guide/unified.md", r"^(\| `HOST_ONLY` \| same \| same \|) `SYNCHRONIZED`", r"\1 same")),
+    ("pictures", "a program that the picture does not show", "README.md:1",
+     replace("README.md", r"row\.fill\(2\.5f, consumer\)", "row.fill(2.5f, producer)")),
 ]
 
 # What looks like a violation and is none.
@@ -182,9 +190,10 @@ def copy_tree(root, target, test):
     for folder in ("include", "src", "tests"):
         shutil.copytree(root / folder, target / folder, ignore=ignore)
     for file in ("README.md", "examples/01_first_steps.cpp", "docs/architecture.md", "bench/case.hpp",
-                 "docs/guide/errors.md", "scripts/test", "scripts/progress.sh"):
+                 "docs/guide/errors.md", "docs/guide/unified.md", "docs/tasks/oversubscribe.md", "docs/images/tern.svg",
+                 "docs/images/layers.svg", "docs/images/states.svg", "scripts/test", "scripts/progress.sh"):
         if (root / file).exists():
-            (target / file).parent.mkdir(exist_ok=True)
+            (target / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(root / file, target / file)
 
 
