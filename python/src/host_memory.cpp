@@ -91,6 +91,16 @@ nb::object elements_of(nb::handle object, DType dtype, const Shape* shape) {
     array = np.attr("from_dlpack")(object);
   } else {
     array = np.attr("asarray")(object);
+    // Python integers have no width of their own, so those that fit are taken for any integer type.
+    const bool is_plain = nb::isinstance<nb::list>(object) || nb::isinstance<nb::tuple>(object) ||
+                          nb::isinstance<nb::int_>(object);
+    const auto is_integer = [&](const nb::object& type) {
+      return nb::cast<bool>(np.attr("issubdtype")(type, np.attr("integer")));
+    };
+    if (is_plain && numpy_has(dtype) && is_integer(array.attr("dtype")) &&
+        is_integer(object_of_dtype(dtype))) {
+      array = converted(object, dtype);
+    }
   }
   if (shape != nullptr) {
     const nb::tuple wanted = tuple_of(*shape);
