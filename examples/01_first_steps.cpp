@@ -1,7 +1,6 @@
 #include <iostream>
 #include <memory>
 #include <tern/tern.hpp>
-#include <vector>
 
 int main() {
   const tern::Device device = tern::open_best_device();  // or open_device("cuda:0"), "host", ...
@@ -11,13 +10,12 @@ int main() {
   grid.fill(1.5f, producer);             // the first use allocates; the call returns immediately
   tern::Buffer row = grid.slice(80, 8);  // shares the bytes of grid
   row.fill(2.5f, consumer);              // Tern makes consumer wait for producer
-
-  const std::vector<float> values = grid.to_vector<float>();  // waits for both fills only
+  const auto values = grid.to_vector<float>();  // waits for both fills only
   std::cout << values[79] << " " << values[80] << "\n";
 
-  const auto budget = tern::Budget::make("cache", tern::BudgetLimit::bytes(tern::mib));
-  const auto memory =
-      std::make_shared<tern::BudgetResource>(tern::default_resource(device), budget);
-  const auto page = memory->try_allocate({.bytes = 2 * tern::mib, .stream = consumer});
-  if (!page) std::cout << page.failure().text() << "\n";
-}  // the memory of grid is freed in stream order, after its last use
+  const auto cache = tern::Budget::make("cache", tern::BudgetLimit::bytes(4 * tern::mib));
+  const auto memory = std::make_shared<tern::BudgetResource>(tern::default_resource(device), cache);
+  const tern::OwnedBlock first(memory, {.bytes = 3 * tern::mib, .stream = consumer});
+  const auto second = memory->try_allocate({.bytes = 2 * tern::mib, .stream = consumer});
+  if (!second) std::cout << second.failure().text() << "\n";
+}  // all memory is freed in stream order, after its last use

@@ -77,7 +77,7 @@ def unit_of(pages):
         includes += INCLUDE.findall(page.program)
         body = INCLUDE.sub("", page.program).rstrip()
         # Only the real main() may end without a value.
-        body = body[:-1] + "return 0; }" if body.endswith("}") else body
+        body = re.sub(r"\}(?:  //[^\n]*)?$", "return 0; }", body)
         programs.append(f'namespace {page.entry} {{\n#line {page.line} "{page.name}"\n{body}\n}}')
         calls.append(f'  if (wanted == "{page.entry}") return {page.entry}::main();')
     return "\n".join([*dict.fromkeys(includes), *programs, "int main(int, char** words) {",
