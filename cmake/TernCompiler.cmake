@@ -2,6 +2,12 @@
 
 include(CheckCXXSourceCompiles)
 
+if((CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12) OR
+   (CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 14))
+  message(FATAL_ERROR "Tern needs g++ 12 or clang++ 14, or newer, and ${CMAKE_CXX_COMPILER} is version "
+                      "${CMAKE_CXX_COMPILER_VERSION}. Name a newer compiler with -DCMAKE_CXX_COMPILER=PATH.")
+endif()
+
 # Sanitizers and library assertions apply to the whole directory, so that dependencies built from
 # source here get them too: mixing instrumented and plain code gives false reports.
 if(TERN_SANITIZE STREQUAL "address")

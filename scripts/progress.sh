@@ -26,12 +26,13 @@ run_logged() {
 }
 
 # configure PRESET [ARGUMENT...]: does nothing if the preset is configured with the same arguments and
-# CMakePresets.json is older; the build reconfigures by itself when a CMake file changes. TERN_CMAKE_ARGS adds definitions.
+# CMakePresets.json is older; the build reconfigures by itself when a CMake file changes. TERN_CMAKE_ARGS adds definitions,
+# with quotes around values that have blanks.
 configure() {
   local preset=$1
   shift
   local arguments=("$@")
-  read -ra extra <<<"${TERN_CMAKE_ARGS:-}"
+  mapfile -t extra < <(xargs -r printf '%s\n' <<<"${TERN_CMAKE_ARGS:-}")
   arguments+=("${extra[@]}")
   local wanted="${arguments[*]}" done_file="build/$preset/configured_with.txt"
   if [[ -f build/$preset/build.ninja && $done_file -nt CMakePresets.json && $(<"$done_file") == "$wanted" ]]; then
