@@ -29,12 +29,50 @@ namespace {
 
 constexpr std::size_t chunk_bytes = ChunkSums::chunk_bytes;
 /// What one host function sums.
-constexpr std::size_t step_bytes = 8 * chunk_bytes;
-/// From this size on, several threads compare checksums.
-constexpr std::size_t min_team_bytes = 8 * chunk_bytes;
+constexpr std::size_t step_bytes = 32 * chunk_bytes;
+/// From this size on, several threads compute checksums.
+constexpr std::size_t min_team_bytes = 4 * chunk_bytes;
 constexpr std::size_t helpers = 3;
 /// Chunks that are read from a file at once.
 constexpr std::size_t slot_count = 3;
+
+/// Calls visit(offset, chunk) for all chunks of the bytes, until a call returns false. Many chunks
+/// are visited by several threads.
+template <class Visit>
+void for_each_chunk(std::span<const std::byte> bytes, Visit visit) noexcept {
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&]() noexcept {
+    for (;;) {
+      const std::size_t offset = next.fetch_add(chunk_bytes, std::memory_order_relaxed);
+      if (offset >= bytes.size()) return;
+      const std::size_t part = std::min(chunk_bytes, bytes.size() - offset);
+      if (!visit(offset, bytes.subspan(offset, part))) return next.store(bytes.size());
+    }
+  };
+  std::array<std::thread, helpers> team;
+  if (bytes.size() >= min_team_bytes) {
+    try {
+      for (std::thread& one : team) one = std::thread(work);
+    } catch (...) {
+      // Fewer threads only take longer.
+    }
+  }
+  work();
+  for (std::thread& one : team) {
+    if (one.joinable()) one.join();
+  }
+}
+
+/// Returns the offset of a chunk that has changed, or the number of bytes.
+std::size_t find_change(ChunkSums& sums, std::span<const std::byte> bytes) noexcept {
+  std::atomic<std::size_t> changed = bytes.size();
+  for_each_chunk(bytes, [&](std::size_t offset, std::span<const std::byte> chunk) {
+    const bool is_same = sums.matches(offset, chunk);
+    if (!is_same) changed.store(offset);
+    return is_same;
+  });
+  return changed.load();
+}
 
 /// Computes checksums when the stream reaches it.
 struct SumStep final : InFlightObject {
@@ -46,7 +84,12 @@ struct SumStep final : InFlightObject {
     const std::unique_ptr<SumStep> step(static_cast<SumStep*>(context));
     {
       const std::lock_guard lock(step->mutex);
-      if (!step->is_lost) step->sums->add(step->offset, step->bytes);
+      if (!step->is_lost) {
+        for_each_chunk(step->bytes, [&](std::size_t offset, std::span<const std::byte> chunk) {
+          step->sums->add(step->offset + offset, chunk);
+          return true;
+        });
+      }
     }
     step->device.remove_in_flight_object(*step);
   }
@@ -97,32 +140,6 @@ Result<StorageHandle> try_make_file(const std::string& directory, std::size_t by
   ::unlink(path.c_str());
   if (!file) return file.failure();
   return file->storage();
-}
-
-/// Returns the offset of the first chunk that has changed, or `bytes.size()`.
-std::size_t find_change(ChunkSums& sums, std::span<const std::byte> bytes) noexcept {
-  std::atomic<std::size_t> next = 0, changed = bytes.size();
-  const auto work = [&]() noexcept {
-    while (changed.load(std::memory_order_relaxed) == bytes.size()) {
-      const std::size_t offset = next.fetch_add(chunk_bytes, std::memory_order_relaxed);
-      if (offset >= bytes.size()) return;
-      const std::size_t part = std::min(chunk_bytes, bytes.size() - offset);
-      if (!sums.matches(offset, bytes.subspan(offset, part))) changed.store(offset);
-    }
-  };
-  std::array<std::thread, helpers> team;
-  if (bytes.size() >= min_team_bytes) {
-    try {
-      for (std::thread& one : team) one = std::thread(work);
-    } catch (...) {
-      // Fewer threads only take longer.
-    }
-  }
-  work();
-  for (std::thread& one : team) {
-    if (one.joinable()) one.join();
-  }
-  return changed.load();
 }
 
 }  // namespace

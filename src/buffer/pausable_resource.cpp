@@ -183,6 +183,14 @@ Result<Block> PausableResource::State::try_begin(const Request& request) noexcep
   auto held = std::make_unique<Held>();
   const std::size_t bytes =
       checked_round_up(request.bytes, device.info().page_bytes).value_or(request.bytes);
+  if (bytes > max_request_bytes) {
+    return Failure(ErrorCode::out_of_memory,
+                   "'{device}' has no {requested} of addresses. Request less memory.", request.site)
+        .with_bytes("requested", request.bytes)
+        .with("device", device.spec());
+  }
+  // Requested now, so that the stream does not end without a mark.
+  static_cast<void>(request.stream.next_mark());
   Result<AddressRange> range = try_make_range(bytes, request);
   if (!range) return range.failure();
   const Result<Generation> generation = try_begin_block({.address = range->address(),
@@ -658,9 +666,12 @@ Result<void> PausableResource::try_deallocate(const Block& block, StreamRef stre
             .with("b", Place::device(stream.device_id()).text()));
   }
   Mark last;
-  if (stream.id()) {
-    const StreamPin stay(stream);
-    last = stay ? stream.next_mark() : state.device.next_mark(stream.id());
+  if (const StreamPin stay(stream); stay) {
+    last = stream.next_mark();
+  } else if (stream.id()) {
+    // No mark covers the last work of a stream that has ended.
+    const Result<void> waited = state.device.try_synchronize();
+    if (!waited && waited.failure().code() != ErrorCode::device_lost) return fail(waited.failure());
   }
   MemoryUsers::forget(static_cast<const std::byte*>(block.address), block.bytes);
   if (Result<void> freed = state.try_free(block, last, site); !freed) return fail(freed.failure());

@@ -26,7 +26,8 @@
 #include "tern/buffer/pausable_resource.hpp"
 #include "tern/core/bytes.hpp"
 
-namespace tern {
+// A namespace of its own, because other tests have the same names.
+namespace tern::pausing_model {
 namespace {
 
 using Numbers = Array<std::uint32_t>;
@@ -141,7 +142,8 @@ class PausingProgram {
 
   void allocate() {
     const std::size_t count = 1 + roll(2 * page_count);
-    Held held{.numbers = std::vector<std::uint32_t>(count, ++value_), .tag = some_tag()};
+    Held held{
+        .array = {}, .numbers = std::vector<std::uint32_t>(count, ++value_), .tag = some_tag()};
     Result<Numbers> array =
         Numbers::try_from(device_, held.numbers, {.resource = resource_, .tag = held.tag});
     if (!succeeded(array)) return;
@@ -320,4 +322,4 @@ TEST_P(PausableModel, HoldsForRandomPrograms) {
 }
 
 }  // namespace
-}  // namespace tern
+}  // namespace tern::pausing_model

@@ -43,7 +43,8 @@
 #include "tern/memory/pressure_resource.hpp"
 #include "tern/memory/tracking_resource.hpp"
 
-namespace tern {
+// A namespace of its own, because other tests have the same names.
+namespace tern::pausing_test {
 namespace {
 
 using test::refused;
@@ -890,4 +891,4 @@ TEST(PausableResourceThreads, PauseFreeAndUseAtTheSameTime) {
 }
 
 }  // namespace
-}  // namespace tern
+}  // namespace tern::pausing_test

@@ -100,8 +100,9 @@ inline std::vector<ResourceCase> every_resource() {
       {"pinned_pool_on_sim", on_sim, pool({.kind = MemoryKind::pinned}), true},
       {"managed_pool_on_sim", on_sim, pool({.kind = MemoryKind::managed}), true},
       {"pinned_pool_on_host", on_host, pool({.kind = MemoryKind::pinned}), true},
-      {"pausable_on_host", on_host, pausable},
-      {"pausable_on_sim", on_sim, pausable},
+      // Its pages are freed after the free of their block.
+      {"pausable_on_host", on_host, pausable, true},
+      {"pausable_on_sim", on_sim, pausable, true},
       {"pmr_on_host", on_host, [](const Device& device) -> ResourceHandle {
          return std::make_shared<PmrUpstream>(device, heap_resource());
        }}};
