@@ -85,8 +85,8 @@ struct SumStep final : InFlightObject {
     {
       const std::lock_guard lock(step->mutex);
       if (!step->is_lost) {
-        for_each_chunk(step->bytes, [&](std::size_t offset, std::span<const std::byte> chunk) {
-          step->sums->add(step->offset + offset, chunk);
+        for_each_chunk(step->bytes, [&](std::size_t at, std::span<const std::byte> chunk) {
+          step->sums->add(step->offset + at, chunk);
           return true;
         });
       }
