@@ -54,6 +54,13 @@ target_link_libraries(tern_tool_objects PUBLIC
   Threads::Threads ${CMAKE_DL_LIBS} tern_dependency::cli11 tern_dependency::nlohmann_json tern_dependency::fmt)
 # {fmt} and the standard library only: g++ takes longer to load more than it saves.
 tern_precompile_headers(tern_tool_objects)
+# Only what compiles together: elsewhere, several sources of a folder have one name for different things.
+if(TERN_QUICK_BUILD STREQUAL "all")
+  set(tern_tool_alone ${tern_tool_sources})
+  list(FILTER tern_tool_alone EXCLUDE REGEX "/tools/(replay|report)/")
+  tern_compile_together(tern_tool_objects ${tern_tool_alone} "${tern_page_source}"
+    "${PROJECT_SOURCE_DIR}/tools/report/page_facts.cpp" "${PROJECT_SOURCE_DIR}/tools/report/text.cpp")
+endif()
 target_compile_options(tern_tool_objects PRIVATE "SHELL:--param ggc-min-heapsize=524288")
 
 # Made of the library's objects, as the unit tests are: bench measures functions that a shared
