@@ -16,6 +16,7 @@
 #include "tern/buffer/file.hpp"
 #include "tern/buffer/foreign.hpp"
 #include "tern/buffer/growing_array.hpp"
+#include "tern/buffer/pausable_resource.hpp"
 #include "tern/buffer/scalar.hpp"
 #include "tern/buffer/transfer_audit.hpp"
 #include "tern/coherence/hints.hpp"

@@ -1,5 +1,6 @@
 #include "host_memory.hpp"
 
+#include <string>
 #include <utility>
 
 TERN_RELEASE_HANDLE(tern::python::HostMemory)
@@ -91,6 +92,17 @@ nb::object elements_of(nb::handle object, DType dtype, const Shape* shape) {
     array = np.attr("from_dlpack")(object);
   } else {
     array = np.attr("asarray")(object);
+    // Python integers have no width of their own, so those that fit are taken for any integer type.
+    // NumPy makes objects of integers that fit into none.
+    const bool is_plain = nb::isinstance<nb::list>(object) || nb::isinstance<nb::tuple>(object) ||
+                          nb::isinstance<nb::int_>(object);
+    const auto is_of = [](const nb::object& type, const std::string& kinds) {
+      return kinds.find(nb::cast<std::string>(type.attr("kind"))) != std::string::npos;
+    };
+    if (is_plain && numpy_has(dtype) && is_of(object_of_dtype(dtype), "iu") &&
+        is_of(array.attr("dtype"), "iuO")) {
+      array = converted(object, dtype);
+    }
   }
   if (shape != nullptr) {
     const nb::tuple wanted = tuple_of(*shape);

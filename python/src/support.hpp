@@ -149,6 +149,8 @@ Made& made_once(std::atomic<Made*>& kept, Make&& make) {
 [[nodiscard]] bool numpy_has(DType dtype);
 /// Returns the element format of the buffer protocol, or null if it has none.
 [[nodiscard]] const char* format_of(DType dtype) noexcept;
+/// Returns the value as an array of the dtype, as NumPy converts it.
+[[nodiscard]] nb::object converted(nb::handle value, DType dtype);
 /// Returns one element of the dtype, converted from a Python number as NumPy converts it.
 [[nodiscard]] Pattern pattern_of(nb::handle value, DType dtype);
 

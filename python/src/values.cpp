@@ -229,9 +229,6 @@ const char* format_of(DType dtype) noexcept {
   return nullptr;
 }
 
-namespace {
-
-/// The value as an array of the dtype, as NumPy converts it.
 nb::object converted(nb::handle value, DType dtype) {
   try {
     return numpy().attr("asarray")(value, object_of_dtype(dtype));
@@ -248,8 +245,6 @@ nb::object converted(nb::handle value, DType dtype) {
           here());
   }
 }
-
-}  // namespace
 
 Pattern pattern_of(nb::handle value, DType dtype) {
   Pattern pattern;

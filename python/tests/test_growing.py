@@ -38,6 +38,19 @@ def test_grows_from_another_growing_array(device: tern.Device) -> None:
     np.testing.assert_array_equal(two.to_numpy(), [1, 2, 1, 2])
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int8", "uint64"])
+def test_takes_python_integers_of_any_width(device: tern.Device, dtype: str) -> None:
+    array = GrowingArray(dtype, device)
+    array.append([0, 1, 127])
+    array.append((2, 3))
+    np.testing.assert_array_equal(array.to_numpy(), np.array([0, 1, 127, 2, 3], dtype))
+    with pytest.raises((tern.Error, OverflowError), match="cannot be converted"):
+        array.append([1, 1 << 64])
+    with pytest.raises(tern.Error, match="same kind"):
+        array.append([1.5])
+    assert array.size == 5
+
+
 def test_does_not_move() -> None:
     array = GrowingArray("uint8", sim.open())
     array.push_back(1)

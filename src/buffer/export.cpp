@@ -27,14 +27,22 @@ ExportBatch::~ExportBatch() {
   if (bytes_ != 0) exported_bytes.fetch_add(bytes_, std::memory_order_relaxed);
 }
 
-bool ExportBatch::try_begin(Storage& storage) noexcept {
+Result<void> ExportBatch::try_begin(Storage& storage, CallSite site) noexcept {
   if (DeferredFrees::should_reclaim()) [[unlikely]]
     reclaim_above_threshold();
+  const bool may_be_paused = storage.resource() && storage.resource()->is_pausable();
+  if (may_be_paused) {
+    if (Result<void> there = storage.uses().check_not_paused(site); !there) return there;
+  }
   const std::optional<std::size_t> bytes = storage.try_begin_export();
-  if (!bytes) return false;
+  if (!bytes) return no_host_memory("memory for others", site);
   ++exports_;
   bytes_ += *bytes;
-  return true;
+  if (!may_be_paused) return {};
+  // Again after the export has begun: either this check or a pause that begins now notices.
+  Result<void> there = storage.uses().check_not_paused(site);
+  if (!there) end(storage);
+  return there;
 }
 
 void ExportBatch::end(Storage& storage) noexcept {
@@ -50,7 +58,7 @@ Result<Export> Export::try_begin(const StorageHandle& storage, CallSite site) no
                    site)
         .with("id", std::uint64_t{0});
   }
-  if (!ExportBatch().try_begin(*storage)) return no_host_memory("memory for others", site);
+  if (Result<void> begun = ExportBatch().try_begin(*storage, site); !begun) return begun.failure();
   Export made;
   made.storage_ = storage;
   return made;

@@ -18,9 +18,9 @@ class ExportBatch {
   ExportBatch& operator=(const ExportBatch&) = delete;
   ~ExportBatch();
 
-  /// Begins an export. Returns false if the host has no memory. The caller must end the export, in
-  /// this or a later batch.
-  [[nodiscard]] bool try_begin(Storage& storage) noexcept;
+  /// Begins an export. The caller must end the export, in this or a later batch. Fails with
+  /// out_of_memory (of the host), and with access_conflict if the memory is paused.
+  [[nodiscard]] Result<void> try_begin(Storage& storage, CallSite site) noexcept;
   /// Ends an export.
   void end(Storage& storage) noexcept;
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "buffer/arrival.hpp"
+#include "buffer/chunk_sums.hpp"
 #include "buffer/copy_route.hpp"
 #include "buffer/copy_turns.hpp"
 #include "buffer/file_transfers.hpp"
@@ -102,7 +103,7 @@ class Work final : public InFlightObject {
  public:
   Work(const CopyRows& rows, bool is_write, std::size_t max_bytes, StorageOrigin::FileRange file,
        StreamRef stream, FileCopy::Reports reports, std::shared_ptr<Arrival> arrival,
-       CallSite site) noexcept
+       std::shared_ptr<ChunkSums> sums, CallSite site) noexcept
       : pieces_(rows, is_write, max_bytes),
         count_(pieces_.count()),
         is_write_(is_write),
@@ -110,6 +111,7 @@ class Work final : public InFlightObject {
         stream_(stream),
         reports_(reports),
         arrival_(std::move(arrival)),
+        sums_(std::move(sums)),
         site_(site) {}
   ~Work() override {
     while (waited_ < issued_) wait_next();
@@ -201,6 +203,7 @@ class Work final : public InFlightObject {
                 .offset = offset,
                 .bytes = piece.bytes,
                 .is_write = is_write_};
+    if (sums_) sums_->add(piece.file_offset, {transfer.memory, transfer.bytes});
     ++issued_;
     FileTransfers::instance().submit(transfer);
   }
@@ -226,6 +229,7 @@ class Work final : public InFlightObject {
   const StreamRef stream_;
   const FileCopy::Reports reports_;
   const std::shared_ptr<Arrival> arrival_;
+  const std::shared_ptr<ChunkSums> sums_;
   const CallSite site_;
   DeviceState* device_ = nullptr;  // outlives the object
   std::byte* slots_ = nullptr;
@@ -304,7 +308,8 @@ class FileCopySubmission {
         storage_(is_write_ ? rows.to : rows.from),
         memory_(is_write_ ? rows.from : rows.to) {}
 
-  [[nodiscard]] Result<void> try_run(FileCopy::Reports reports) noexcept;
+  [[nodiscard]] Result<void> try_run(FileCopy::Reports reports,
+                                     std::shared_ptr<ChunkSums> sums) noexcept;
 
  private:
   [[nodiscard]] Result<void> try_begin_uses() noexcept;
@@ -382,7 +387,8 @@ Result<void> FileCopySubmission::try_submit_slots(Work& work, Pieces pieces, std
   return {};
 }
 
-Result<void> FileCopySubmission::try_run(FileCopy::Reports reports) noexcept {
+Result<void> FileCopySubmission::try_run(FileCopy::Reports reports,
+                                         std::shared_ptr<ChunkSums> sums) noexcept {
   const Result<bool> is_captured = runner_.try_is_capturing();
   if (!is_captured) return is_captured.failure();
   if (*is_captured) {
@@ -417,7 +423,7 @@ Result<void> FileCopySubmission::try_run(FileCopy::Reports reports) noexcept {
   }
   std::unique_ptr<Work, ReleaseWork> work(
       new (std::nothrow) Work(rows_, is_write_, is_direct ? rows_.width : FileCopy::chunk_bytes,
-                              *file, stream_, reports, arrival, site_));
+                              *file, stream_, reports, arrival, std::move(sums), site_));
   if (!work) return no_host_memory("a copy with a file", site_);
   work->begin(*DeviceState::of(runner_.device()));
   if (Result<void> begun = try_begin_uses(); !begun) return begun;
@@ -465,8 +471,9 @@ bool FileCopy::is_possible(const CopyRows& rows, StreamRef runner) noexcept {
 }
 
 Result<void> FileCopy::try_run(const CopyRows& rows, StreamRef stream, StreamRef runner,
-                               Reports reports, CallSite site) noexcept {
-  return FileCopySubmission(rows, stream, runner, site).try_run(reports);
+                               Reports reports, CallSite site,
+                               std::shared_ptr<ChunkSums> sums) noexcept {
+  return FileCopySubmission(rows, stream, runner, site).try_run(reports, std::move(sums));
 }
 
 }  // namespace tern

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "buffer/copy_engine.hpp"
 #include "tern/core/bytes.hpp"
@@ -21,6 +22,8 @@
 #include "tern/device/stream.hpp"
 
 namespace tern {
+
+class ChunkSums;
 
 class FileCopy {
  public:
@@ -37,10 +40,11 @@ class FileCopy {
   /// Submits a copy, of which exactly one side is a file. `runner` is `stream`, or a stream that
   /// reaches the memory if `stream` does not. The caller has ordered it after `stream`, and the
   /// uses end on `stream`, which is ordered after the copy. Fails with file if a file that is read
-  /// is too short now, and with stream_misuse if the stream is being captured.
+  /// is too short now, and with stream_misuse if the stream is being captured. A copy of one row to
+  /// the beginning of a file sets the checksums of its chunks in `sums`, if there are any.
   [[nodiscard]] static Result<void> try_run(const CopyRows& rows, StreamRef stream,
-                                            StreamRef runner, Reports reports,
-                                            CallSite site) noexcept;
+                                            StreamRef runner, Reports reports, CallSite site,
+                                            std::shared_ptr<ChunkSums> sums = {}) noexcept;
 };
 
 }  // namespace tern

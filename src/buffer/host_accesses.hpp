@@ -38,6 +38,7 @@ class HostAccesses {
     open_.push_back({next_ticket_ + 1, begin, end, is_write(access), site});
     return ++next_ticket_;
   }
+  [[nodiscard]] bool is_empty() const noexcept { return open_.empty(); }
   /// Removes an access.
   void remove(std::uint64_t ticket) noexcept {
     std::erase_if(open_, [ticket](const Open& one) { return one.ticket == ticket; });

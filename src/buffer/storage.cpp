@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "buffer/deferred_frees.hpp"
+#include "buffer/memory_users.hpp"
 #include "buffer/storage_cold_state.hpp"
 #include "core/no_host_memory.hpp"
 #include "core/spare_records.hpp"
@@ -63,6 +64,11 @@ constinit std::atomic<signed char> known_checks = -1;
 inline bool is_checked_by_config() noexcept {
   const signed char known = known_checks.load(std::memory_order_relaxed);
   return known >= 0 ? known == 1 : read_checks();
+}
+
+/// Pages must not leave while the host uses them.
+inline bool must_be_checked(const Resource& resource) noexcept {
+  return resource.is_pausable() && resource.traits().is_host_accessible;
 }
 
 Result<void> check_options(std::size_t bytes, const StorageOptions& options) noexcept {
@@ -158,7 +164,8 @@ Storage::Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t 
     : kind_(kind),
       contents_(options.contents),
       tag_(options.tag),
-      is_checked_(options.checked ? *options.checked : is_checked_by_config()),
+      is_checked_((options.checked ? *options.checked : is_checked_by_config()) ||
+                  must_be_checked(*resource)),
       bytes_and_written_(options.contents == Contents::zero ||
                                  options.contents == Contents::unspecified || bytes == 0
                              ? bytes | all_written_bit
@@ -177,7 +184,8 @@ Storage::Storage(const ResourceHandle& resource, std::uint8_t kind, std::size_t 
       kind_(unknown_kind),
       contents_(options.contents),
       tag_(options.tag),
-      is_checked_(options.checked ? *options.checked : is_checked_by_config()),
+      is_checked_((options.checked ? *options.checked : is_checked_by_config()) ||
+                  must_be_checked(*resource)),
       bytes_and_written_(options.contents == Contents::unspecified ? bytes | all_written_bit
                                                                    : bytes),
       device_address_(block.address),
@@ -214,7 +222,10 @@ inline Storage::Foreign::~Foreign() {
 }
 
 [[gnu::always_inline]] inline Storage::~Storage() {
-  if (ColdState* const cold = this->cold()) delete cold;
+  if (ColdState* const cold = this->cold()) {
+    stop_being_found();
+    delete cold;
+  }
   if (!resource_) foreign_.~Foreign();
 }
 
@@ -357,7 +368,17 @@ namespace {
   if (storage == nullptr) {
     resource->deallocate(*block, options.stream, options.site);
     why = no_host_memory("a buffer", options.site);
-  } else if (options.contents == Contents::unspecified) {
+    return nullptr;
+  }
+  if (resource->is_pausable()) [[unlikely]] {
+    why = storage->try_be_found();
+    if (!why) {
+      // Ends the storage, and thereby frees the block.
+      static_cast<void>(StorageHandle(storage));
+      return nullptr;
+    }
+  }
+  if (options.contents == Contents::unspecified) {
     storage->note_unspecified(0, bytes);
   }
   return storage;
@@ -507,12 +528,14 @@ Result<void> Storage::take_block(StreamRef stream, CallSite site) noexcept {
   set_memory({block->address, block->address, block->bytes});
   // Other threads may already be waiting for uses.
   Result<void> put = uses_.try_note(stream, stream.next_mark(), Access::discard);
+  if (put && resource_->is_pausable()) put = try_be_found();
   if (put && (contents_ == Contents::zero || contents_ == Contents::poison)) {
     put = put_contents(stream, site);
   } else if (put) {
     note_unspecified(0, bytes());
   }
   if (!put) {
+    stop_being_found();
     resource_->deallocate(block_, stream, site);
     block_ = {};
     set_memory({});
@@ -729,6 +752,10 @@ Result<void> Storage::try_wait_host(Access access, std::size_t offset, std::size
   }
   if (bytes == 0) return {};
   if (Result<void> there = try_ensure({}, site); !there) return there;
+  if (resource_ && resource_->is_pausable()) {
+    // The access has begun, so either this check or a pause that begins now notices.
+    if (Result<void> resumed = uses_.check_not_paused(site); !resumed) return resumed;
+  }
   if (Result<void> done = uses_.try_wait(access, site); !done)
     return Failure(done.failure()).at(site);
   if (access != Access::discard) {
@@ -909,7 +936,10 @@ void Storage::end() noexcept {
     end_foreign();
     return;
   }
-  if (cold() != nullptr && phase_.load(std::memory_order_relaxed) == ready) take_advice_back();
+  if (cold() != nullptr) {
+    if (cold()->can_be_paused) MemoryUsers::begin_end(*this, device_address_);
+    if (phase_.load(std::memory_order_relaxed) == ready) take_advice_back();
+  }
   // The most common case: only the first stream has used the storage.
   if (const std::span<const UseRecord::Entry> uses = uses_.unshared();
       uses.size() == 1 && uses[0].stream == first_stream_ && block_ && cold() == nullptr &&
@@ -964,6 +994,7 @@ Result<Block> Storage::try_release_block(StreamRef stream, CallSite site) noexce
                    "{what} cannot be released, because no resource allocated it.", site)
         .with("what", origin()->what());
   }
+  if (Result<void> there = uses_.check_not_paused(site); !there) return there.failure();
   if (!are_exports_done()) {
     // The consumer's uses are unknown to every stream, and with a stream the host does not wait.
     if (stream.id()) {
@@ -986,6 +1017,10 @@ Result<Block> Storage::try_release_block(StreamRef stream, CallSite site) noexce
     return Failure(done.failure()).at(site);
   }
   phase_.store(given_away, std::memory_order_release);
+  if (ColdState* const cold = this->cold(); cold != nullptr && cold->can_be_paused) {
+    MemoryUsers::release(*this, device_address_);
+    cold->can_be_paused = false;
+  }
   return block_;
 }
 

@@ -34,6 +34,7 @@ struct Storage::ColdState {
   std::mutex mutex;  // guards the members up to exports_lock
   WrittenRanges written;
   bool has_size_owner = false;  // only try_extend() and try_cut() change the size
+  bool can_be_paused = false;   // MemoryUsers knows the storage; its owner's thread writes it
   /// Bytes that submitted work writes. While there are any, all_written_bit is not set.
   struct Expected {
     WrittenRanges ranges;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "buffer/memory_users.hpp"
 #include "buffer/storage_cold_state.hpp"
 #include "core/no_host_memory.hpp"
 #include "core/spare_records.hpp"
@@ -149,6 +150,55 @@ void Storage::note_unwritten(std::size_t offset, std::size_t bytes) noexcept {
   } catch (const std::bad_alloc&) {
     // Without memory for the list, allow too much.
   }
+}
+
+Result<void> Storage::try_be_found() noexcept {
+  ColdState* const cold = make_cold();
+  if (cold == nullptr) return no_host_memory("a buffer", site_);
+  Result<void> added = MemoryUsers::try_add(*this, device_address_, block_.bytes, site_);
+  cold->can_be_paused = bool(added);
+  return added;
+}
+
+void Storage::stop_being_found() noexcept {
+  ColdState* const cold = this->cold();
+  if (cold != nullptr && std::exchange(cold->can_be_paused, false)) {
+    MemoryUsers::remove(*this, device_address_);
+  }
+}
+
+Result<UseRecord::Ticket> Storage::try_pause(Tag tag, MarkSet& uses, CallSite site) noexcept {
+  Result<UseRecord::Ticket> ticket = uses_.try_pause(tag, uses, site);
+  if (!ticket) return ticket;
+  // After the pause has begun: an access or an export that begins now fails.
+  const auto refuse = [&](const char* why) {
+    uses_.cancel(*ticket);
+    return Failure(ErrorCode::access_conflict,
+                   "buffer {id} with tag '{tag}' cannot be paused: {why}.", site)
+        .with("id", id_.value)
+        .with("tag", tag.name())
+        .with("why", why);
+  };
+  ColdState& cold = *this->cold();
+  {
+    const std::lock_guard lock(cold.mutex);
+    if (!cold.accesses.is_empty()) return refuse("the host accesses it. End the host views first");
+  }
+  {
+    const std::lock_guard lock(cold.exports_lock);
+    if (cold.exports != 0) return refuse("it is exported. Release the exports first");
+  }
+  if (!are_exports_done()) {
+    return refuse(
+        "it was exported, and work on the device may still use it. Call synchronize() of the "
+        "device first");
+  }
+  return ticket;
+}
+
+void Storage::forget_contents() noexcept {
+  note_unwritten(0, bytes());
+  note_unspecified(0, bytes());
 }
 
 Result<void> Storage::try_note_edges(ByteRange range) noexcept try {

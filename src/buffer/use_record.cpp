@@ -79,11 +79,14 @@ Result<UseRecord::Ticket> UseRecord::try_lock_in_turn(Access access, LockMode tu
   const bool writes = tern::is_write(access);
   if (turn == LockMode::none) {
     mutex_.lock();
+    if (has_pause()) [[unlikely]]
+      return leave_paused(site);
     return Ticket(version_, false, writes);
   }
   const auto thread = static_cast<std::uint32_t>(this_thread());
   mutex_.lock();
   if (is_blocked(thread, writes)) [[unlikely]] {
+    if (has_pause()) return leave_paused(site);
     if (turn == LockMode::if_free) {
       mutex_.unlock();
       return Ticket();
@@ -145,6 +148,7 @@ Result<void> UseRecord::try_wait_for_turn(std::uint32_t thread, bool is_write,
         !is_over && round >= max_yields && std::chrono::steady_clock::now() > deadline;
     if (is_reader && (is_over || is_late)) others_->has_waiting_reader = false;
     if (is_over) return {};
+    if (has_pause()) return leave_paused(site);
     mutex_.unlock();
     if (!is_late) continue;
     return Failure(ErrorCode::access_conflict,
@@ -249,6 +253,8 @@ Result<void> UseRecord::try_order(StreamRef stream, Access access, CallSite site
   MarkSet waits;
   {
     const std::lock_guard lock(mutex_);
+    if (has_pause()) [[unlikely]]
+      return paused(site);
     if (!add_waits(stream.id(), access, waits)) {
       return no_host_memory("the record of a buffer's uses", site);
     }
@@ -312,6 +318,56 @@ void UseRecord::cancel(const Ticket& ticket) noexcept {
   const std::lock_guard lock(mutex_);
   --begun_;
   return_turn(ticket);
+}
+
+// --- Pauses
+
+Failure UseRecord::paused(CallSite site) const noexcept {
+  return Failure(ErrorCode::access_conflict,
+                 "memory with tag '{tag}' is paused and cannot be used. Resume it first.", site)
+      .with("tag", others_->paused.name());
+}
+
+Failure UseRecord::leave_paused(CallSite site) noexcept {
+  Failure why = paused(site);
+  mutex_.unlock();
+  return why;
+}
+
+Result<UseRecord::Ticket> UseRecord::try_pause(Tag tag, MarkSet& uses, CallSite site) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (has_pause()) return paused(site);
+  if (begun_ != 0) {
+    return Failure(ErrorCode::access_conflict,
+                   "memory with tag '{tag}' cannot be paused: {uses} uses of it have begun and not "
+                   "ended. End or cancel the leases, scopes and recorders that use it.",
+                   site)
+        .with("tag", tag.name())
+        .with("uses", begun_);
+  }
+  if (!others_) others_.reset(new (std::nothrow) OtherUsers);
+  if (!others_ || !make_room()) return no_host_memory("the record of a buffer's uses", site);
+  for (Entry& entry : entries()) {
+    settle(entry);
+    if (!uses.try_add(entry.mark())) return no_host_memory("the record of a buffer's uses", site);
+  }
+  others_->paused = tag;
+  ++begun_;
+  open_uses_ = 1;
+  open_writes_ = 1;
+  opener_ = pauser;
+  return Ticket(version_, true, true);
+}
+
+bool UseRecord::is_paused() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return has_pause();
+}
+
+Result<void> UseRecord::check_not_paused(CallSite site) const noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!has_pause()) return {};
+  return paused(site);
 }
 
 Result<void> UseRecord::try_note(StreamRef stream, Mark mark, Access access) noexcept {

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "buffer/file_transfers.hpp"
+#include "core/checksum.hpp"
 #include "core/file_limit_signal.hpp"
 #include "core/no_host_memory.hpp"
 #include "core/process.hpp"
@@ -27,36 +28,6 @@
 
 namespace tern {
 namespace {
-
-/// A fast checksum that detects errors of the disk. It runs at the speed of memory. All parts but
-/// the last have a multiple of 32 bytes.
-class Checksum {
- public:
-  void add(std::span<const std::byte> bytes) noexcept {
-    const std::byte* at = bytes.data();
-    std::size_t left = bytes.size();
-    bytes_ += left;
-    for (; left >= 32; left -= 32, at += 32) {
-      std::uint64_t words[4];
-      std::memcpy(words, at, 32);
-      for (int i = 0; i < 4; ++i) lanes_[i] = (lanes_[i] ^ words[i]) * odd + (lanes_[i] >> 32);
-    }
-    rest_ = {at, left};
-  }
-  /// Returns the checksum of all parts. The last part is still in memory.
-  [[nodiscard]] std::uint64_t get() const noexcept {
-    std::uint64_t sum = bytes_;
-    for (const std::byte byte : rest_) sum = (sum ^ std::to_integer<std::uint64_t>(byte)) * odd;
-    for (const std::uint64_t lane : lanes_) sum = (sum ^ lane ^ (lane >> 29)) * odd;
-    return sum ^ (sum >> 32);
-  }
-
- private:
-  static constexpr std::uint64_t odd = 0x9E3779B97F4A7C15u;
-  std::uint64_t lanes_[4] = {1, 2, 3, 4};
-  std::size_t bytes_ = 0;
-  std::span<const std::byte> rest_;
-};
 
 /// Transfers in flight, oldest first. Waits for them in its destructor.
 class Window {

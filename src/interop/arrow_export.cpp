@@ -379,7 +379,7 @@ class Packer {
     if (!storage.is_allocated()) {
       if (Result<void> there = storage.try_ensure(options_.stream, site); !there) return there;
     }
-    if (!batch_.try_begin(storage)) return no_host_memory("an Arrow array", site);
+    if (Result<void> begun = batch_.try_begin(storage, site); !begun) return begun;
     piece.exported[index] = &storage;
     const std::byte* first = storage.first_byte();
     // The host waits once for the writers of all columns.

@@ -308,8 +308,8 @@ Result<ExportState*> try_make_export(const Tensor& given, const DlpackOptions& o
   const Result<DLDevice> device = try_dlpack_device(storage, site);
   if (!device) return device.failure();
   if (Result<void> prepared = try_prepare(tensor, options); !prepared) return prepared.failure();
-  made->is_exported = ExportBatch().try_begin(storage);
-  if (!made->is_exported) return no_host_memory("memory for others", site);
+  if (Result<void> begun = ExportBatch().try_begin(storage, site); !begun) return begun.failure();
+  made->is_exported = true;
   if (hull.size_bytes() != 0) {
     if (Result<void> ordered = order(storage, options); !ordered) return ordered.failure();
     // From now on the consumer may write the memory without Tern's knowledge.

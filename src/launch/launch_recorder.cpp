@@ -8,8 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "buffer/block_uses.hpp"
+#include "buffer/memory_users.hpp"
 #include "core/no_host_memory.hpp"
-#include "launch/block_uses.hpp"
 #include "device/captures.hpp"
 #include "launch/last_mark.hpp"
 #include "memory/block_table.hpp"
@@ -218,6 +219,10 @@ Result<void> LaunchRecorder::try_begin_raw(CallSite site) noexcept try {
     if (!ticket) return ticket.failure();
     use->uses = std::move(uses);
     use->ticket = *ticket;
+    // After the use has begun, so that either this check or a pause that begins now notices.
+    if (Result<void> there = MemoryUsers::check_not_paused(use->block.address, site); !there) {
+      return there;
+    }
   }
   return {};
 } catch (const std::bad_alloc&) {
@@ -301,7 +306,8 @@ void LaunchRecorder::cancel() noexcept {
 
 Result<void> try_wait_for_uses(StreamRef stream, const Block& block, CallSite site) noexcept {
   const std::shared_ptr<UseRecord> uses = find_uses_of(block);
-  if (!uses) return {};
+  // A pause has waited for all uses.
+  if (!uses || uses->is_paused()) return {};
   // The block is freed next, so wait for readers and writers.
   const Result<UseRecord::Ticket> ticket = uses->try_begin(stream, Access::discard, site);
   if (!ticket) return ticket.failure();

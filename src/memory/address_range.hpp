@@ -89,6 +89,8 @@ class AddressRange {
   [[nodiscard]] std::size_t pending_bytes() const noexcept {
     return resident_bytes() - backed_bytes();
   }
+  /// The marks that pending pages wait for.
+  [[nodiscard]] std::span<const Mark> waits() const noexcept { return waits_; }
 
  private:
   /// Pages that are mapped together. A piece goes through these states in order, and back: charged,

@@ -162,6 +162,7 @@ ArenaResource::ArenaResource(ResourceHandle upstream, const ArenaOptions& option
   free_abandoned();
   state_->options = options;
   state_->upstream = checked(upstream, options);
+  set_pausable(upstream->is_pausable());
   if (options.bytes != 0) {
     state_->add_chunk(granted(options.bytes), granule_bytes, options.tag, CallSite::here()).value();
   }

@@ -17,7 +17,9 @@ ResourceHandle checked(const char* what, ResourceHandle upstream) {
 
 WrappingResource::WrappingResource(const char* what, ResourceHandle upstream)
     : upstream_(checked(what, std::move(upstream))),
-      name_(std::string(what) + "(" + upstream_->name() + ")") {}
+      name_(std::string(what) + "(" + upstream_->name() + ")") {
+  set_pausable(upstream_->is_pausable());
+}
 
 Statistics WrappingResource::statistics() const noexcept {
   const Statistics below = upstream_->statistics();

@@ -57,8 +57,8 @@ TEST_F(ExportTest, ABatchCountsItsExportsWhenItEnds) {
   {
     ExportBatch batch;
     for (const int i : {1, 2}) {
-      EXPECT_TRUE(batch.try_begin(*one.storage())) << i;
-      EXPECT_TRUE(batch.try_begin(*two.storage())) << i;
+      EXPECT_TRUE(batch.try_begin(*one.storage(), CallSite::here())) << i;
+      EXPECT_TRUE(batch.try_begin(*two.storage(), CallSite::here())) << i;
     }
     EXPECT_EQ(exported_memory().count, 0u);
   }

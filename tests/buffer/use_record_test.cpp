@@ -492,5 +492,85 @@ TEST_F(UseRecordTest, ManyOpenUsesOfAThreadAreRefusedAndEndedOnesMakeRoom) {
   use(a, Access::discard);
 }
 
+// --- Pauses
+
+class UseRecordPauseTest : public UseRecordTest {
+ protected:
+  Result<UseRecord::Ticket> pause() { return record.try_pause("weights", uses, CallSite::here()); }
+  void expect_paused(const Failure& failure) {
+    EXPECT_EQ(failure.code(), ErrorCode::access_conflict);
+    EXPECT_EQ(failure.string("tag"), "weights");
+  }
+  MarkSet uses;
+};
+
+TEST_F(UseRecordPauseTest, CollectsAllUses) {
+  use(a, Access::discard);
+  use(b, Access::read);
+  use(c, Access::read);
+  const UseRecord::Ticket ticket = pause().value();
+  EXPECT_EQ(uses.all().size(), 3u);
+  record.cancel(ticket);
+  EXPECT_EQ(record.size(), 3u) << "as if nothing had happened";
+}
+
+TEST_F(UseRecordPauseTest, RefusesUsesWithAndWithoutTheTurn) {
+  const UseRecord::Ticket ticket = pause().value();
+  EXPECT_TRUE(record.is_paused());
+  const CallSite site = CallSite::here();
+  for (const Access access : {Access::read, Access::discard}) {
+    for (const auto turn :
+         {UseRecord::LockMode::wait, UseRecord::LockMode::if_free, UseRecord::LockMode::none}) {
+      const Result<UseRecord::Ticket> begun = record.try_begin(a, access, site, turn);
+      ASSERT_FALSE(begun);
+      expect_paused(begun.failure());
+    }
+    expect_paused(record.try_begin_on_host(access, site).failure());
+    expect_paused(record.try_order(a, access).failure());
+  }
+  expect_paused(record.check_not_paused(site).failure());
+  expect_paused(pause().failure());
+  record.end(ticket, a, a.next_mark(), Access::discard);
+  EXPECT_FALSE(record.is_paused());
+  const std::uint64_t before = waits();
+  use(b, Access::read);
+  EXPECT_EQ(waits(), before + 1) << "behind the end of the pause";
+}
+
+TEST_F(UseRecordPauseTest, DoesNotBeginWhileAUseIsOpen) {
+  const CallSite site = CallSite::here();
+  for (const auto turn : {UseRecord::LockMode::wait, UseRecord::LockMode::none}) {
+    const UseRecord::Ticket open = record.try_begin(a, Access::read, site, turn).value();
+    expect_paused(pause().failure());
+    EXPECT_FALSE(record.is_paused());
+    record.cancel(open);
+  }
+  const UseRecord::Ticket on_host = record.try_begin_on_host(Access::read, site).value();
+  expect_paused(pause().failure());
+  record.cancel(on_host);
+  record.cancel(pause().value());
+}
+
+TEST_F(UseRecordPauseTest, RefusesThreadsThatWaitedForTheTurn) {
+  const UseRecord::Ticket open = record.try_begin(a, Access::discard).value();
+  std::atomic<bool> is_about_to = false;
+  test::Thread writer([&] {
+    is_about_to = true;
+    // The pause can also come before the use.
+    const Result<UseRecord::Ticket> begun = record.try_begin(b, Access::discard);
+    if (begun) {
+      record.cancel(*begun);
+    } else {
+      expect_paused(begun.failure());
+    }
+  });
+  while (!is_about_to) std::this_thread::yield();
+  record.end(open, a, a.next_mark(), Access::discard);
+  Result<UseRecord::Ticket> ticket = pause();
+  while (!ticket) ticket = pause();
+  writer.join();
+  record.cancel(*ticket);
+}
+
 }  // namespace
 }  // namespace tern

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "launch/block_uses.hpp"
+#include "buffer/block_uses.hpp"
 #include "support/cuda_bench.hpp"
 #include "support/thread.hpp"
 #include "tern/backends/catalog.hpp"

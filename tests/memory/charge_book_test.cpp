@@ -327,9 +327,9 @@ TEST(ChargesOfAForkedChild, LeaveThoseOfOtherBlocksAlone) {
   EXPECT_EQ(budget->charged_bytes(), 0u);
 }
 
-// A request at the limit asks whether it fits without the pending bytes. Meanwhile another thread
-// ends their charge, which must not look like bytes that stay. There are many books with many
-// lanes, so that adding up the pending bytes takes long.
+// A request at the limit asks again and again whether it fits without the pending bytes. Meanwhile
+// another thread ends their charges one by one, which must not look like bytes that stay. There are
+// many books with many lanes, so that adding up the pending bytes takes long.
 TEST_F(ChargeBookTest, RefusesNothingWhileAnotherThreadDrains) {
   budget = limited(64 * kib, "test", {}, Overflow::wait);
   std::vector<Stream> streams;
@@ -343,26 +343,33 @@ TEST_F(ChargeBookTest, RefusesNothingWhileAnotherThreadDrains) {
     ASSERT_TRUE(budget->try_wait_for_pending());
   }
   resource = std::make_shared<BudgetResource>(pool, budget);
-  for (int round = 0; round < test::races(64); ++round) {
-    const Block block = resource->allocate({.bytes = 64 * kib, .stream = stream});
-    const std::uint64_t hold = stall(stream);
-    resource->deallocate(block, stream);
-    std::atomic<bool> is_ready = false, has_begun = false;
-    test::Thread drainer([&] {
-      is_ready = true;
-      while (!has_begun) {
-      }
-      const auto begin = std::chrono::steady_clock::now();
-      while (std::chrono::steady_clock::now() - begin <
-             std::chrono::microseconds(round % 16 * 10)) {
-      }
-      sim::resume(device, hold);
-      stream.synchronize();
-      budget->drain();
-    });
-    while (!is_ready) {
+  struct Freed {
+    std::uint64_t hold;
+    Mark mark;
+  };
+  for (int round = 0; round < test::races(16); ++round) {
+    std::vector<Block> blocks;
+    for (std::size_t i = 0; i < 64; ++i) {
+      blocks.push_back(
+          resource->allocate({.bytes = 1 * kib, .stream = streams[i % streams.size()]}));
     }
-    has_begun = true;
+    std::vector<Freed> freed;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const Stream& each = streams[i % streams.size()];
+      const std::uint64_t hold = stall(each);
+      resource->deallocate(blocks[i], each);
+      freed.push_back({hold, each.mark()});
+    }
+    test::Thread drainer([&] {
+      for (std::size_t i = 0; i < freed.size(); ++i) {
+        const auto begin = std::chrono::steady_clock::now();
+        while (std::chrono::steady_clock::now() - begin < std::chrono::microseconds(i % 8 * 10)) {
+        }
+        sim::resume(device, freed[i].hold);
+        EXPECT_TRUE(Device::try_wait(freed[i].mark));
+        budget->drain();
+      }
+    });
     const Result<Block> next = resource->try_allocate({.bytes = 64 * kib, .stream = other});
     drainer.join();
     ASSERT_TRUE(next) << next.failure().text();

@@ -14,6 +14,7 @@
 #include "support/thorough.hpp"
 #include "tern/backends/catalog.hpp"
 #include "tern/backends/sim.hpp"
+#include "tern/buffer/pausable_resource.hpp"
 #include "tern/core/bytes.hpp"
 #include "tern/interop/cuda_mr.hpp"
 #include "tern/interop/pmr.hpp"
@@ -83,6 +84,9 @@ inline std::vector<ResourceCase> every_resource() {
       return std::make_shared<PoolResource>(device, options);
     };
   };
+  const auto pausable = [](const Device& device) -> ResourceHandle {
+    return std::make_shared<PausableResource>(device);
+  };
   std::vector<ResourceCase> grounds = {
       {"direct_on_host", on_host, direct(MemoryKind::device)},
       {"pinned_on_host", on_host, direct(MemoryKind::pinned)},
@@ -96,6 +100,9 @@ inline std::vector<ResourceCase> every_resource() {
       {"pinned_pool_on_sim", on_sim, pool({.kind = MemoryKind::pinned}), true},
       {"managed_pool_on_sim", on_sim, pool({.kind = MemoryKind::managed}), true},
       {"pinned_pool_on_host", on_host, pool({.kind = MemoryKind::pinned}), true},
+      // Its pages are freed after the free of their block.
+      {"pausable_on_host", on_host, pausable, true},
+      {"pausable_on_sim", on_sim, pausable, true},
       {"pmr_on_host", on_host, [](const Device& device) -> ResourceHandle {
          return std::make_shared<PmrUpstream>(device, heap_resource());
        }}};

@@ -274,8 +274,12 @@ class TERN_EXPORT Resource {
   }
   /// Retries the frees that failed because of the driver. Returns how many succeeded.
   std::size_t retry_failed_frees() noexcept;
+  /// Returns whether the memory comes from a PausableResource (buffer/pausable_resource.hpp).
+  [[nodiscard]] bool is_pausable() const noexcept { return is_pausable_; }
 
  protected:
+  /// For constructors of resources whose blocks are in memory of a PausableResource.
+  void set_pausable(bool is_pausable) noexcept { is_pausable_ = is_pausable; }
   /// Call before an allocation. Retries failed frees: at first before every allocation, then less
   /// and less often while the retries keep failing, at least once in about a thousand allocations.
   /// Costs one load if there are none.
@@ -309,6 +313,7 @@ class TERN_EXPORT Resource {
   std::size_t failed_free_bytes_ = 0;
   std::uint32_t allocations_to_skip_ = 0, skipped_allocations_ = 0;
   std::atomic<bool> has_failed_ = false;  // failed_ is not empty; written with the lock held
+  bool is_pausable_ = false;              // constant after the construction
 };
 
 /// Shared ownership of a resource. Wrappers and memory keep their resource alive through it.

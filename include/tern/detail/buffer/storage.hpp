@@ -368,6 +368,13 @@ class TERN_EXPORT Storage {
   /// because the next user of the pages must not inherit it. Fails with out_of_memory.
   [[nodiscard]] Result<void> try_note_advice(Advice advice, Place place) noexcept;
 
+  /// Begins a pause (UseRecord::try_pause()). Also fails with access_conflict while the host or an
+  /// export uses the memory. MemoryUsers calls it.
+  [[nodiscard]] Result<UseRecord::Ticket> try_pause(Tag tag, MarkSet& uses, CallSite site) noexcept;
+  /// Notes that the memory has lost its contents. They are as at the first allocation, but without
+  /// the zeros of Contents::zero.
+  void forget_contents() noexcept;
+
   /// Begins a checked host access and returns a ticket. Returns 0 if accesses are not checked.
   /// Fails with access_conflict if another open access overlaps and one of them writes; the error
   /// names both lines.
@@ -481,6 +488,10 @@ class TERN_EXPORT Storage {
                                                   CallSite site) const noexcept;
 
   void set_memory(const StorageOrigin::Memory& memory) noexcept;
+  /// Lets MemoryUsers know the storage, for a pause of its memory. Fails with out_of_memory (of the
+  /// host), and with access_conflict if the memory is paused already.
+  [[nodiscard]] Result<void> try_be_found() noexcept;
+  void stop_being_found() noexcept;
 
   // Everything that a use reads is in the first two cache lines, up to the first entry of the
   // record.

@@ -29,6 +29,9 @@
 //   4. A use whose work is still to come has no mark until another user has to wait for it, even if
 //      the stream gets marks for other reasons. Such a use is not forgotten as long as its stream
 //      accepts work.
+//
+// A pause is like an open write of a thread that does not exist, so every use that begins finds the
+// turn taken. It fails with access_conflict instead of waiting.
 
 #pragma once
 
@@ -43,6 +46,7 @@
 #include "tern/core/access.hpp"
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
+#include "tern/core/tag.hpp"
 #include "tern/detail/core/inline_vector.hpp"
 #include "tern/detail/core/mutex.hpp"
 #include "tern/detail/core/visibility.hpp"
@@ -160,8 +164,19 @@ class TERN_EXPORT UseRecord {
   /// Cancels a use: nothing was submitted.
   void cancel(const Ticket& ticket) noexcept;
 
+  /// Begins a pause of the memory: until end() or cancel(), no use can begin, whatever its
+  /// LockMode. Adds the marks of all uses so far to `uses`. `tag` names the memory in the errors of
+  /// the uses. Fails with access_conflict if a use has begun and not ended, or if the memory is
+  /// paused already, and with out_of_memory.
+  [[nodiscard]] Result<Ticket> try_pause(Tag tag, MarkSet& uses, CallSite site) noexcept;
+  /// Returns whether the memory is paused.
+  [[nodiscard]] bool is_paused() const noexcept;
+  /// Fails with access_conflict if the memory is paused.
+  [[nodiscard]] Result<void> check_not_paused(CallSite site) const noexcept;
+
   /// Queues on the stream the waits that a use needs, but records no use. For foreign code that
-  /// does not report the end of its use. Fails as waits do, and with out_of_memory.
+  /// does not report the end of its use. Fails as waits do, with out_of_memory, and with
+  /// access_conflict if the memory is paused.
   [[nodiscard]] Result<void> try_order(StreamRef stream, Access access,
                                        CallSite site = CallSite::here()) noexcept;
   /// Collects all marks that a use without a stream has to wait for. The caller waits for them
@@ -219,6 +234,10 @@ class TERN_EXPORT UseRecord {
                                                 CallSite site) noexcept;
 
   // Call the functions below with the mutex held.
+  [[nodiscard]] bool has_pause() const noexcept { return opener_ == pauser && open_uses_ != 0; }
+  [[nodiscard]] Failure paused(CallSite site) const noexcept;
+  /// Returns the failure of a use of paused memory, and unlocks the mutex.
+  [[nodiscard]] Failure leave_paused(CallSite site) noexcept;
   /// Returns whether a use must wait for open uses of other threads.
   [[nodiscard]] bool is_blocked(std::uint32_t thread, bool is_write) const noexcept {
     if (open_uses_ == 0 || opener_ == thread) return false;
@@ -266,10 +285,12 @@ class TERN_EXPORT UseRecord {
     std::uint32_t first_thread = 0;
     std::uint32_t uses = 0;                 // in all slots
     bool has_waiting_reader = false;        // one who reads waits for the other readers, to write
+    Tag paused = {};                        // of the memory, while it is paused
     std::array<Slot, Ticket::slots> slots;  // by the thread's number, or the next free one
   };
 
   static constexpr std::uint32_t several_threads = 0;
+  static constexpr std::uint32_t pauser = ~std::uint32_t{0};  // no thread has this number
   static constexpr std::uint32_t max_entries = 0xFFFF;
   static constexpr std::uint32_t max_open_uses = 0xFFFF, max_open_writes = 0xFF;
 
@@ -280,7 +301,7 @@ class TERN_EXPORT UseRecord {
   std::uint16_t count_ = 0;
   std::uint16_t capacity_ = inline_entries;
   std::uint32_t begun_ = 0;   // uses that have begun and will need an entry
-  std::uint32_t opener_ = 0;  // the thread of all open uses, or several_threads
+  std::uint32_t opener_ = 0;  // the thread of all open uses, several_threads or pauser
   std::uint64_t version_ = 0;
   /// The first count_ elements are constructed. An InlineVector would store its size here, too, and
   /// push the first entry out of the second cache line.

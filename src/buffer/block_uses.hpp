@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
@@ -20,6 +21,10 @@ namespace tern {
 /// Returns the record of a block, creating it if necessary. Fails with out_of_memory.
 [[nodiscard]] Result<std::shared_ptr<UseRecord>> try_uses_of(const Block& block,
                                                              CallSite site) noexcept;
+/// Appends the records of all live blocks that overlap the range. Fails with out_of_memory.
+[[nodiscard]] Result<void> try_find_uses_in(const std::byte* address, std::size_t bytes,
+                                            std::vector<std::shared_ptr<UseRecord>>& found,
+                                            CallSite site) noexcept;
 /// Returns null if no use of the block was declared.
 [[nodiscard]] std::shared_ptr<UseRecord> find_uses_of(const Block& block) noexcept;
 /// Returns the number of records.
