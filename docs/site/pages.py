@@ -38,7 +38,7 @@ class Site:
             inside = path.removeprefix("docs").lstrip("/")
             if (root / path).is_dir():
                 return posixpath.join(inside, "index.md") if inside in INDEXED or self.has_index(path) else self.folder(path)
-            return re.sub(r"(^|/)README\.md$", r"\1index.md", inside)
+            return self.page_in_docs(inside)
         header = path.removeprefix("include/tern/")
         if header != path and path.endswith((".hpp", ".h")) and "detail" not in path.split("/"):
             return f"reference/cpp/{header}.rst"
@@ -52,6 +52,11 @@ class Site:
         if not (root / path).is_file():
             return None
         return self.copy(path)
+
+    @staticmethod
+    def page_in_docs(inside: str) -> str:
+        # The index of the site is a page of its own.
+        return "overview.md" if inside == "README.md" else re.sub(r"/README\.md$", "/index.md", inside)
 
     def has_index(self, path: str) -> bool:
         return any((root / path / name).is_file() for name in ("index.md", "README.md"))
@@ -122,7 +127,7 @@ class Site:
                 page = inside.removeprefix("site/")
                 self.write(page, self.rewritten(f"docs/{inside}", page))
                 continue
-            page = posixpath.join(posixpath.dirname(inside), "index.md") if inside.endswith("/README.md") else inside
+            page = self.page_in_docs(inside)
             text = self.rewritten(f"docs/{inside}", page)
             if inside.endswith("/README.md"):
                 listed = dict.fromkeys(re.findall(r"\]\((\w[\w-]*)\.md\)", text))

@@ -1,7 +1,8 @@
-"""The programs of docs/tasks and docs/migrate run, and print what their pages show.
+"""The programs of README.md, docs/tasks and docs/migrate run, and print what their pages show.
 
 A page has one program, in a block ```cpp or ```python, and its output, in a block ```text. If a block ```sh stands between
 them, the output is that of its commands, which run in an empty folder with ./program or program.py and the tern command.
+README.md has one program in each language, and the output behind each.
 All C++ programs are compiled as one translation unit, because reading the headers takes longer than reading the programs.
 """
 
@@ -58,6 +59,17 @@ def read_page(root, path):
     return Page(path, name, language, program, line, commands[0][1] if commands else "", shown)
 
 
+def read_readme(root):
+    """The programs of README.md, or a sentence that says what is wrong with it."""
+    path = root / "README.md"
+    text = path.read_text()
+    blocks = [(match[1], match[2], text.count("\n", 0, match.start(2)) + 1) for match in BLOCK.finditer(text)]
+    if [block[0] for block in blocks] != ["cpp", "text", "python", "text"]:
+        return ["README.md:1: needs a block 'cpp', its output in 'text', a block 'python' and its output, in this order."]
+    return [Page(path, "README.md", language, program, line, "", output)
+            for (language, program, line), (_, output, _) in zip(blocks[::2], blocks[1::2])]
+
+
 def unit_of(pages):
     """One translation unit: the program of each page in a namespace, and a main() that calls one by name."""
     includes, programs, calls = ["#include <string_view>"], [], []
@@ -65,7 +77,7 @@ def unit_of(pages):
         includes += INCLUDE.findall(page.program)
         body = INCLUDE.sub("", page.program).rstrip()
         # Only the real main() may end without a value.
-        body = body[:-1] + "return 0; }" if body.endswith("}") else body
+        body = re.sub(r"\}(?:  //[^\n]*)?$", "return 0; }", body)
         programs.append(f'namespace {page.entry} {{\n#line {page.line} "{page.name}"\n{body}\n}}')
         calls.append(f'  if (wanted == "{page.entry}") return {page.entry}::main();')
     return "\n".join([*dict.fromkeys(includes), *programs, "int main(int, char** words) {",
@@ -172,6 +184,13 @@ def missing_from_index(root, folder):
             if path.name != "README.md" and f"]({path.name})" not in index]
 
 
+def missing_from_overview(root):
+    """Pages of the guide that docs/README.md does not link."""
+    overview = (root / "docs/README.md").read_text()
+    return [f"docs/README.md:1: does not link guide/{path.name}." for path in sorted((root / "docs/guide").glob("*.md"))
+            if f"](guide/{path.name})" not in overview]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=pathlib.Path, required=True)
@@ -186,6 +205,9 @@ def main():
 
     links, violations = broken_links(root)
     pages = []
+    for page in read_readme(root):
+        (violations if isinstance(page, str) else pages).append(page)
+    violations += missing_from_overview(root)
     for folder in FOLDERS:
         violations += missing_from_index(root, folder)
         for path in sorted((root / folder).glob("*.md")):

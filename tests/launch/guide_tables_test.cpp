@@ -286,5 +286,54 @@ TEST_F(GuideTables, OverflowOfBudgets) {
   EXPECT_EQ(table("budgets.md", "| `Overflow` |"), seen);
 }
 
+/// A buffer in a state of the table.
+UnifiedBuffer<int> buffer_in(const std::string& state, const Device& device, StreamRef stream) {
+  UnifiedBuffer<int> made(Shape{100}, {.device = device});
+  const auto write_host = [&] { std::ranges::fill(made.discard_host(), 1); };
+  const auto write_device = [&] {
+    const DeviceLease<int> lease = made.discard_device(stream);
+    stream.fill(lease.data(), lease.size(), 2);
+  };
+  if (state == "DEVICE_ONLY" || state == "HOST_DIRTY") write_device();
+  if (state != "UNINITIALIZED" && state != "DEVICE_ONLY") write_host();
+  if (state == "DEVICE_DIRTY") write_device();
+  if (state == "SYNCHRONIZED") static_cast<void>(made.read_device(stream));
+  EXPECT_EQ(name(made.state()), state);
+  return made;
+}
+
+TEST_F(GuideTables, StatesOfUnifiedBuffers) {
+  using Action = std::function<void(UnifiedBuffer<int>&)>;
+  // Both kinds of writes change the state in one way.
+  const std::vector<std::vector<Action>> actions = {
+      {[](auto& one) { static_cast<void>(one.read_host()); }},
+      {[](auto& one) { static_cast<void>(one.discard_host()); },
+       [](auto& one) { static_cast<void>(one.rw_host()); }},
+      {[&](auto& one) { static_cast<void>(one.read_device(stream)); }},
+      {[&](auto& one) { static_cast<void>(one.discard_device(stream)); },
+       [&](auto& one) { static_cast<void>(one.rw_device(stream)); }},
+      {[](auto& one) { one.drop_host(); }},
+      {[](auto& one) { one.drop_device(); }}};
+  std::vector<Row> seen;
+  for (const std::string state : {"UNINITIALIZED", "HOST_ONLY", "DEVICE_ONLY", "SYNCHRONIZED",
+                                  "HOST_DIRTY", "DEVICE_DIRTY"}) {
+    Row& row = seen.emplace_back(Row{"`" + state + "`"});
+    for (const std::vector<Action>& ways : actions) {
+      std::set<std::string> ends;
+      for (const Action& action : ways) {
+        UnifiedBuffer<int> buffer = buffer_in(state, device, stream);
+        const std::string thrown = thrown_by([&] { action(buffer); });
+        const std::string after(name(buffer.state()));
+        ends.insert(thrown == "NeverWritten" ? "throws"
+                    : thrown != "nothing"    ? thrown
+                    : after == state         ? "same"
+                                             : "`" + after + "`");
+      }
+      row.push_back(ends.size() == 1 ? *ends.begin() : "depends on the kind of write");
+    }
+  }
+  EXPECT_EQ(table("unified.md", "| state | host reads"), seen);
+}
+
 }  // namespace
 }  // namespace tern::test
