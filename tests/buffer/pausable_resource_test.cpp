@@ -39,6 +39,7 @@
 #include "tern/memory/default_resource.hpp"
 #include "tern/memory/driver_resource.hpp"
 #include "tern/memory/owned_block.hpp"
+#include "tern/memory/pointer_allocator.hpp"
 #include "tern/memory/pool_resource.hpp"
 #include "tern/memory/pressure_resource.hpp"
 #include "tern/memory/tracking_resource.hpp"
@@ -381,6 +382,27 @@ TEST_P(PausableResourceOn, FindsUsersBehindWrappersAndArenas) {
   resource->resume(a.storage());
   expect_counting(a, 1);
   expect_counting(b, 2);
+}
+
+TEST_P(PausableResourceOn, ServesCodeThatFreesByAddress) {
+  const PointerAllocator allocator(resource);
+  void* const address = allocator.allocate({.bytes = 3 * page, .stream = stream, .tag = "torch"});
+  auto* const bytes = static_cast<std::byte*>(address);
+  stream.fill(bytes, 3 * page, std::byte{7});
+  resource->pause("torch");
+  resource->wait();
+  EXPECT_EQ(now().resident_bytes, 0u);
+  resource->resume("torch", stream);
+  std::vector<std::byte> read(3 * page);
+  stream.copy(read.data(), address, read.size());
+  stream.synchronize();
+  EXPECT_EQ(read, std::vector<std::byte>(3 * page, std::byte{7}));
+  resource->pause("torch");
+  PointerAllocator::free_in_order(address);
+  device.synchronize();
+  resource->reclaim();
+  EXPECT_EQ(now().reserved_bytes, 0u);
+  EXPECT_EQ(budget->charged_bytes(), 0u);
 }
 
 TEST_P(PausableResourceOn, CapturedGraphsRunAgainAfterTheResume) {
