@@ -2,7 +2,7 @@
 # It holds no absolute path, so the installed tree can be moved.
 #
 # The components of the install step, and the packages that cpack makes of them:
-#   runtime       the shared library                       libtern0.1 (only if the library is shared)
+#   runtime       the shared library                       libtern0.2 (only if the library is shared)
 #   development   headers, static libraries, package files libtern-dev
 #   tools         the tern command                         tern-tools
 

@@ -41,6 +41,7 @@ NB_MODULE(_core, module) {
   add_arrays(module);
   add_files(module);
   add_growing(module);
+  add_pausing(module);
   add_recorder(module);
   add_trace(module);
   add_shared(module);

@@ -44,6 +44,7 @@ void add_audit(nb::module_& module);
 void add_arrays(nb::module_& module);
 void add_files(nb::module_& module);
 void add_growing(nb::module_& module);
+void add_pausing(nb::module_& module);
 void add_recorder(nb::module_& module);
 void add_trace(nb::module_& module);
 void add_shared(nb::module_& module);

@@ -138,7 +138,7 @@ struct PausableResource::State {
   [[nodiscard]] Result<Mark> try_resume(const HeldBlocks& blocks, StreamRef stream,
                                         CallSite site) noexcept;
   [[nodiscard]] Result<void> try_back(std::span<Held* const> blocks, CallSite site) noexcept;
-  /// Frees the pages of blocks that could not be resumed.
+  /// Frees the pages of blocks that could not be resumed, once the copies to them are done.
   void unback(std::span<Held* const> blocks, Mark last) noexcept;
   [[nodiscard]] Failure too_little_memory(const Failure& why, std::span<Held* const> blocks,
                                           CallSite site) const noexcept;
@@ -509,7 +509,7 @@ Result<void> PausableResource::State::try_back(std::span<Held* const> selected,
       backed = {};
       continue;
     }
-    unback(selected.first(i), {});
+    // The next reclaim() frees the pages that were mapped.
     return too_little_memory(backed.failure(), selected, site);
   }
   return {};

@@ -39,6 +39,7 @@
 #include "tern/memory/default_resource.hpp"
 #include "tern/memory/driver_resource.hpp"
 #include "tern/memory/owned_block.hpp"
+#include "tern/memory/pointer_allocator.hpp"
 #include "tern/memory/pool_resource.hpp"
 #include "tern/memory/pressure_resource.hpp"
 #include "tern/memory/tracking_resource.hpp"
@@ -245,6 +246,23 @@ TEST_P(PausableResourceOn, KeepsWhichBytesWereWritten) {
               : ErrorCode::not_host_accessible);
 }
 
+TEST_P(PausableResourceOn, KeepsEachRangeThatWasWritten) {
+  for (const Keep keep : {Keep::host, Keep::disk}) {
+    Buffer buffer(device, {2 * page}, DType::byte, {.resource = resource, .tag = "parts"});
+    Buffer first = buffer.slice(4096, 8192), last = buffer.slice(page + 1, 100);
+    // Both, because a device may have unwritten bytes between them on their way to a file.
+    if (keep == Keep::disk) buffer.fill(std::byte{0}, stream);
+    first.fill(std::byte{1}, stream);
+    last.fill(std::byte{2}, stream);
+    resource->pause("parts", keep);
+    EXPECT_LE(now().host_bytes + now().disk_bytes, keep == Keep::disk ? 2 * page : page + 101);
+    resource->wait();
+    resource->resume("parts");
+    EXPECT_EQ(first.to_vector<std::byte>(), std::vector<std::byte>(8192, std::byte{1}));
+    EXPECT_EQ(last.to_vector<std::byte>(), std::vector<std::byte>(100, std::byte{2}));
+  }
+}
+
 TEST_P(PausableResourceOn, PausesByTagByObjectAndEverything) {
   Numbers a = counting(1, 1024, "a"), b = counting(2, 1024, "b"), also_a = counting(3, 1024, "a");
   resource->pause("a");
@@ -312,6 +330,8 @@ TEST_P(PausableResourceOn, RefusesEveryUseAndNamesTheTag) {
   EXPECT_EQ(exported_memory().count, 0u);
   resource->resume("weights");
   expect_counting(array, 1);
+  resource->pause("weights");  // the refused exports need no wait for the device
+  resource->resume("weights");
 }
 
 TEST_P(PausableResourceOn, RefusesDeclaredUsesOfRawBlocks) {
@@ -362,6 +382,27 @@ TEST_P(PausableResourceOn, FindsUsersBehindWrappersAndArenas) {
   resource->resume(a.storage());
   expect_counting(a, 1);
   expect_counting(b, 2);
+}
+
+TEST_P(PausableResourceOn, ServesCodeThatFreesByAddress) {
+  const PointerAllocator allocator(resource);
+  void* const address = allocator.allocate({.bytes = 3 * page, .stream = stream, .tag = "torch"});
+  auto* const bytes = static_cast<std::byte*>(address);
+  stream.fill(bytes, 3 * page, std::byte{7});
+  resource->pause("torch");
+  resource->wait();
+  EXPECT_EQ(now().resident_bytes, 0u);
+  resource->resume("torch", stream);
+  std::vector<std::byte> read(3 * page);
+  stream.copy(read.data(), address, read.size());
+  stream.synchronize();
+  EXPECT_EQ(read, std::vector<std::byte>(3 * page, std::byte{7}));
+  resource->pause("torch");
+  PointerAllocator::free_in_order(address);
+  device.synchronize();
+  resource->reclaim();
+  EXPECT_EQ(now().reserved_bytes, 0u);
+  EXPECT_EQ(budget->charged_bytes(), 0u);
 }
 
 TEST_P(PausableResourceOn, CapturedGraphsRunAgainAfterTheResume) {

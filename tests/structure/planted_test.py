@@ -134,6 +134,12 @@ PLANTS = [
      replace("scripts/test", r'^  note_skipped "\$preset"$', "")),
     ("not_run", "long tests left out in silence", "scripts/test:1",
      replace("scripts/test", r'^  runs_long_tests "\$preset" \|\| left_out.*$', "  true")),
+    ("version", "a stale version in the citation", "CITATION.cff:",
+     replace("CITATION.cff", r"^version: .*$", "version: 0.0.1")),
+    ("version", "a changelog without the version", "CHANGELOG.md:",
+     replace("CHANGELOG.md", r"^## .*$", "## 0.0.1, unreleased")),
+    ("version", "a stale version in a program", "tests/install/installed/CMakeLists.txt:",
+     replace("tests/install/installed/CMakeLists.txt", r"find_package\(tern \S+", "find_package(tern 0.0")),
     ("readme", "a README that drifted", "README.md",
      replace("README.md", "^```cpp$", "```cpp\n// drift")),
     ("pictures", "a layer that the picture does not show", "docs/images/layers.svg:1",
@@ -189,11 +195,15 @@ def all_but_two(folder, names):
 def copy_tree(root, target, test):
     """What a test reads, without generated files. Headers are tested on their own tree below."""
     ignore = all_but_two if test in EACH_FILE else shutil.ignore_patterns("__pycache__")
-    for folder in ("include",) if test in PAGES else ("include", "src", "tests"):
+    folders = {"version": (), **dict.fromkeys(PAGES, ("include",))}
+    for folder in folders.get(test, ("include", "src", "tests")):
         shutil.copytree(root / folder, target / folder, ignore=ignore)
     for file in ("README.md", "examples/01_first_steps.cpp", "docs/architecture.md", "bench/case.hpp",
                  "docs/guide/errors.md", "docs/guide/unified.md", "docs/tasks/oversubscribe.md", "docs/images/tern.svg",
-                 "docs/images/layers.svg", "docs/images/states.svg", "scripts/test", "scripts/progress.sh"):
+                 "docs/images/layers.svg", "docs/images/states.svg", "scripts/test", "scripts/progress.sh", "CITATION.cff",
+                 "CHANGELOG.md", "docs/guide/packages.md", "cmake/tern.map", "src/core/version.cpp",
+                 "include/tern/core/version.hpp", "include/tern/c/tern.h", "tests/install/installed/CMakeLists.txt",
+                 "cmake/TernInstall.cmake", "docs/formats/trace.md"):
         if (root / file).exists():
             (target / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(root / file, target / file)

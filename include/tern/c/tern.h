@@ -77,7 +77,7 @@ enum { TERN_DEVICE_MEMORY = 0, TERN_PINNED_MEMORY = 1, TERN_MANAGED_MEMORY = 2 }
 
 /* Returns TERN_ABI_VERSION of the library. A larger version has all functions of a smaller one. */
 TERN_C_API uint32_t tern_abi_version(void);
-/* Returns the version of the library, such as "0.1.0". */
+/* Returns the version of the library, such as "0.2.0". */
 TERN_C_API const char* tern_version(void);
 /* Returns the message of the last failed call of this thread, or "". Valid until the next failure
  * of this thread. */

@@ -2693,6 +2693,64 @@ class Scalar:
 
     def __repr__(self) -> str: ...
 
+class PausableResource(Resource):
+    """
+    Memory whose pages can leave the device and come back, while its addresses stay.
+
+    Parameters
+    ----------
+    device : Device or str, optional
+        By default the current device.
+    budget : Budget, optional
+        Charged for the pages that are on the device.
+    directory : str
+        Where ``pause(keep='disk')`` writes files, which have no names.
+    verify : bool
+        Compare checksums when bytes come back.
+    """
+
+    def __init__(self, device: object | None = None, *, budget: Budget | None = None, directory: str = '/var/tmp', verify: bool = True) -> None: ...
+
+    def pause(self, what: object | None = None, *, keep: str = 'host', after: object | None = None) -> None:
+        """
+        Let memory leave the device behind all work that uses it. Does not wait.
+
+        Parameters
+        ----------
+        what : str, Buffer or Array, optional
+            A tag, or one piece of memory. Without it, everything.
+        keep : {'host', 'disk', 'nothing'}
+            Where the bytes are meanwhile.
+        after : Stream, optional
+            A stream whose work uses the memory by its address.
+        """
+
+    def resume(self, what: object | None = None, *, stream: object | None = None) -> None:
+        """
+        Bring the bytes back to the same addresses: all of them, or none if there is too little memory.
+
+        Parameters
+        ----------
+        what : str, Buffer or Array, optional
+            A tag, or one piece of memory. Without it, everything.
+        stream : Stream, optional
+            Its later work comes after the bytes.
+        """
+
+    def reclaim(self) -> int:
+        """
+        Free pages whose bytes have left. Returns the number of bytes. Does not wait.
+        """
+
+    def wait(self) -> None:
+        """Wait until the pages of everything that is paused are freed."""
+
+    @property
+    def pause_statistics(self) -> dict[str, typing.Any]:
+        """
+        The bytes of addresses, of pages on the device, and of what is paused, as a dict.
+        """
+
 class LaunchRecorder:
     """
     Declares the memory of launches that Tern does not make: by CuPy, Numba, Triton or a driver.
