@@ -56,6 +56,7 @@ enum class Keep : std::uint8_t {
 /// Returns "host", "disk" or "nothing".
 [[nodiscard]] TERN_EXPORT std::string_view name(Keep keep) noexcept;
 
+/// What a PausableResource is made with.
 struct PausableOptions {
   /// The budget that is charged for pages on the device. Null charges nothing. A BudgetResource
   /// around the resource would charge paused memory, too.
@@ -124,6 +125,7 @@ class TERN_EXPORT PausableResource final : public Resource {
   [[nodiscard]] ResourceTraits traits() const noexcept override;
   /// live_bytes includes paused blocks; reserved_bytes are the resident pages.
   [[nodiscard]] Statistics statistics() const noexcept override;
+  /// Returns the sizes at this moment, and the totals.
   [[nodiscard]] PauseStatistics pause_statistics() const noexcept;
 
   /// Allocates a block of whole pages. If the device or the budget has too little memory, waits for
