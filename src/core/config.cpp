@@ -19,11 +19,21 @@ constexpr std::string_view prefix = "TERN_";
 /// Not a variable of Tern: debugging tools set it to announce themselves to the libraries of a
 /// program.
 constexpr std::string_view tools_variable = "NVTX_INJECTION64_PATH";
+
+/// Variables of the system that say where programs and the files of the user are.
+struct PathVariable {
+  std::string_view name;
+  std::string Config::*path;
+};
+constexpr PathVariable path_variables[] = {{"HOME", &Config::home},
+                                           {"XDG_CACHE_HOME", &Config::xdg_cache_home},
+                                           {"PATH", &Config::search_path},
+                                           {"TMPDIR", &Config::temporary_folder}};
 constexpr std::size_t max_threads = 1024;
 constexpr std::size_t max_streams = 1024;
 constexpr std::size_t max_staging_threads = 64;
 
-constexpr std::array<ConfigVariable, 19> variables = {{
+constexpr std::array<ConfigVariable, 22> variables = {{
     {"TERN_DEVICE", "a device spec, such as host or cuda:1",
      "the device that open_best_device() tries first"},
     {"TERN_REHEARSE", "a simulated device, such as sim?memory=80GiB&backing=none",
@@ -43,6 +53,12 @@ constexpr std::array<ConfigVariable, 19> variables = {{
      "debugging resources around the default resources"},
     {"TERN_TRACE", "a path such as run.trace, or ring:64MiB, or ring:64MiB:run.trace",
      "the file that `tern report` shows; ring: written when an allocation fails"},
+    {"TERN_CXX", "a compiler such as g++ or /usr/bin/clang++",
+     "compiles portable kernels for the host; unset: c++, g++ or clang++"},
+    {"TERN_CACHE_DIR", "the path of a folder, or off",
+     "where compiled kernels are kept; unset: tern in the cache folder of the user"},
+    {"TERN_CACHE_LIMIT", "a size such as 256MiB",
+     "bytes of compiled kernels that are kept; 0: none"},
     {"TERN_SIM_SEED", "a number such as 7 or 0x1c9f", "the random seed of a simulated device"},
     {"TERN_SIM_SCHEDULE", "mix, lazy, pct:3, ...", "the schedule of a simulated device"},
     {"TERN_SIM_REUSE", "hostile or friendly", "how a simulated device reuses freed memory"},
@@ -58,6 +74,7 @@ std::string* text_of(Config& config, std::string_view name) noexcept {
   if (name == "TERN_DEVICE") return &config.device;
   if (name == "TERN_REHEARSE") return &config.rehearse;
   if (name == "TERN_TRACE") return &config.trace;
+  if (name == "TERN_CXX") return &config.cxx;
   if (name == "TERN_SIM_SEED") return &config.sim_seed;
   if (name == "TERN_SIM_SCHEDULE") return &config.sim_schedule;
   if (name == "TERN_SIM_REUSE") return &config.sim_reuse;
@@ -154,8 +171,11 @@ std::vector<EnvironmentEntry> process_environment() {
   if (getauxval(AT_SECURE) != 0) return entries;
   for (char** line = environ; line != nullptr && *line != nullptr; ++line) {
     const std::string_view text = *line;
-    if (!text.starts_with(prefix) && !text.starts_with(tools_variable)) continue;
     const std::size_t equals = text.find('=');
+    const std::string_view name = text.substr(0, equals);
+    const bool is_path = std::ranges::find(path_variables, name, &PathVariable::name) !=
+                         std::end(path_variables);
+    if (!is_path && !name.starts_with(prefix) && name != tools_variable) continue;
     if (equals != text.npos) entries.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
   return entries;
@@ -169,6 +189,9 @@ Result<Config> try_parse_config(std::span<const EnvironmentEntry> environment) {
   Config config;
   for (const auto& [name, value] : environment) {
     if (name == tools_variable) config.nvtx_injection = value;
+    for (const PathVariable& variable : path_variables) {
+      if (name == variable.name) config.*(variable.path) = value;
+    }
     if (!name.starts_with(prefix)) continue;
     if (std::string* text = text_of(config, name)) {
       if (value.empty()) return refuse(name, value, accepted_by(name));
@@ -209,6 +232,17 @@ Result<Config> try_parse_config(std::span<const EnvironmentEntry> environment) {
           "spaces",
           config);
       if (!read) return read.failure();
+    } else if (name == "TERN_CACHE_DIR") {
+      // A relative path would be another folder whenever the program changes its folder.
+      const bool is_off = value.empty() || value == "off";
+      if (!is_off && !value.starts_with('/')) {
+        return refuse(name, value, "the absolute path of a folder, or to off");
+      }
+      config.cache_dir = is_off ? "" : value;
+    } else if (name == "TERN_CACHE_LIMIT") {
+      const Result<std::uint64_t> bytes = try_parse_bytes(value);
+      if (!bytes || *bytes > max_request_bytes) return refuse(name, value, accepted_by(name));
+      config.cache_limit_bytes = *bytes;
     } else if (name == "TERN_STAGING_BYTES") {
       const Result<std::uint64_t> bytes = try_parse_bytes(value);
       if (!bytes || *bytes > max_request_bytes) return refuse(name, value, accepted_by(name));
@@ -230,6 +264,14 @@ Result<const Config*> try_config() {
 
 const Config& config() { return *try_config().value(); }
 
+std::string cache_folder(const Config& config) {
+  if (config.cache_dir) return *config.cache_dir;
+  // As the XDG specification says: a path that is not absolute is ignored.
+  if (config.xdg_cache_home.starts_with('/')) return config.xdg_cache_home + "/tern";
+  if (config.home.starts_with('/')) return config.home + "/.cache/tern";
+  return "";
+}
+
 std::string effective_value(const Config& config, std::string_view name) {
   if (const std::string* text = text_of(const_cast<Config&>(config), name)) return *text;
   if (name == "TERN_REQUIRE") return fmt::format("{}", fmt::join(config.require, ","));
@@ -242,6 +284,11 @@ std::string effective_value(const Config& config, std::string_view name) {
   };
   if (name == "TERN_STAGING_THREADS") return chosen(config.staging_threads);
   if (name == "TERN_STAGING_BYTES") return chosen(config.staging_bytes);
+  if (name == "TERN_CACHE_DIR") {
+    const std::string folder = cache_folder(config);
+    return folder.empty() ? "off" : folder;
+  }
+  if (name == "TERN_CACHE_LIMIT") return fmt::format("{}", config.cache_limit_bytes);
   if (name == "TERN_CHECKED") return config.checked ? "1" : "0";
   if (name == "TERN_CHECK") return text_of(config, check_words);
   if (name == "TERN_MEMORY") return text_of(config, memory_words);

@@ -170,6 +170,9 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
                                 {"TERN_CHECK", "compare,poison"},
                                 {"TERN_MEMORY", "track,guard"},
                                 {"TERN_TRACE", "ring:64MiB"},
+                                {"TERN_CXX", "g++-13"},
+                                {"TERN_CACHE_DIR", "/var/kernels"},
+                                {"TERN_CACHE_LIMIT", "1KiB"},
                                 {"TERN_SIM_SEED", "0x7"},
                                 {"TERN_SIM_SCHEDULE", "pct:3"},
                                 {"TERN_SIM_REUSE", "friendly"},
@@ -180,7 +183,7 @@ TEST(Config, ListsEachVariableWithAnEffectiveValue) {
                                 {"TERN_SIM_TRACE", "run.trace"}});
   const std::vector<std::string> values = {
       "cuda:1",  "sim?memory=1GiB", "cuda,sim",    "8",           "32",       "4",     "67108864",
-      "1",       "poison,compare",  "guard,track", "ring:64MiB",  "0x7",      "pct:3", "friendly",
+      "1",       "poison,compare",  "guard,track", "ring:64MiB",  "g++-13",   "/var/kernels", "1024", "0x7", "pct:3", "friendly",
       "collect", "quiet",           "small",       "copy#1=fail", "run.trace"};
   ASSERT_EQ(config_variables().size(), values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -218,6 +221,38 @@ TEST(Config, ReadsTheWordsOfMemoryChecks) {
   for (const char* value : {"", "1", "guards", "guard,", "guard, poison", "Guard"}) {
     refusal("TERN_MEMORY", value);
   }
+}
+
+TEST(Config, KeepsCompiledKernelsInTheCacheFolderOfTheUser) {
+  EXPECT_EQ(cache_folder(*parse({})), "");
+  EXPECT_EQ(cache_folder(*parse({{"HOME", "/home/u"}})), "/home/u/.cache/tern");
+  EXPECT_EQ(cache_folder(*parse({{"HOME", "/home/u"}, {"XDG_CACHE_HOME", "/c"}})), "/c/tern");
+  EXPECT_EQ(cache_folder(*parse({{"HOME", "/home/u"}, {"XDG_CACHE_HOME", "c"}})),
+            "/home/u/.cache/tern");
+  EXPECT_EQ(cache_folder(*parse({{"HOME", "/home/u"}, {"TERN_CACHE_DIR", "/k"}})), "/k");
+}
+
+TEST(Config, TurnsTheCacheOffOnRequest) {
+  for (const char* value : {"", "off"}) {
+    const Config config = *parse({{"HOME", "/home/u"}, {"TERN_CACHE_DIR", value}});
+    EXPECT_EQ(cache_folder(config), "") << value;
+    EXPECT_EQ(effective_value(config, "TERN_CACHE_DIR"), "off");
+  }
+  EXPECT_EQ(refusal("TERN_CACHE_DIR", "kernels").text(),
+            "TERN_CACHE_DIR='kernels' is not accepted. Set it to the absolute path of a folder, or "
+            "to off, or unset it.");
+  EXPECT_EQ(parse({{"TERN_CACHE_LIMIT", "0"}})->cache_limit_bytes, 0u);
+  EXPECT_EQ(parse({})->cache_limit_bytes, 256 * mib);
+  for (const char* value : {"", "-1", "lots"}) refusal("TERN_CACHE_LIMIT", value);
+}
+
+TEST(Config, ReadsTheCompilerAndWhereProgramsAre) {
+  const Config config =
+      *parse({{"TERN_CXX", "g++-13"}, {"PATH", "/bin:/usr/bin"}, {"TMPDIR", "/scratch"}});
+  EXPECT_EQ(config.cxx, "g++-13");
+  EXPECT_EQ(config.search_path, "/bin:/usr/bin");
+  EXPECT_EQ(config.temporary_folder, "/scratch");
+  refusal("TERN_CXX", "");
 }
 
 TEST(Config, RefusesAVariableOfTheSimulatedDeviceThatIsEmpty) {

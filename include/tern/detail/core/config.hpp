@@ -69,6 +69,15 @@ struct Config {
   /// unset.
   std::string trace = {};
 
+  /// TERN_CXX: the name or the path of the compiler that compiles portable kernels for the host.
+  /// Empty if unset.
+  std::string cxx = {};
+  /// TERN_CACHE_DIR: the folder of compiled kernels; empty to keep none. If unset, cache_folder()
+  /// chooses.
+  std::optional<std::string> cache_dir = {};
+  /// TERN_CACHE_LIMIT: maximum number of bytes of compiled kernels in that folder. 0 keeps none.
+  std::uint64_t cache_limit_bytes = std::uint64_t{256} << 20;
+
   /// TERN_SIM_SEED, _SCHEDULE, _REUSE, _MODE, _REPORT, _PROFILE, _FAULTS, _TRACE: defaults for
   /// simulated devices. A setting in the device spec takes precedence. The values are kept as text,
   /// because the simulated device parses them. Empty if unset.
@@ -78,6 +87,8 @@ struct Config {
   /// NVTX_INJECTION64_PATH, set by CUDA debugging tools: the library that receives NVTX calls.
   /// Empty if unset.
   std::string nvtx_injection = {};
+  /// HOME, XDG_CACHE_HOME, PATH and TMPDIR. Empty if unset.
+  std::string home = {}, xdg_cache_home = {}, search_path = {}, temporary_folder = {};
 
   /// Names of variables that begin with TERN_ and that Tern does not know.
   std::vector<std::string> unknown_names;
@@ -98,7 +109,7 @@ struct ConfigVariable {
 using EnvironmentEntry = std::pair<std::string_view, std::string_view>;
 /// Parses variables into a Config without reading the environment. Fails with invalid_argument for
 /// a value that its variable does not accept. Ignores names without the prefix TERN_, except
-/// NVTX_INJECTION64_PATH.
+/// NVTX_INJECTION64_PATH and the variables of the system that Config has.
 [[nodiscard]] TERN_EXPORT Result<Config> try_parse_config(
     std::span<const EnvironmentEntry> environment);
 
@@ -108,6 +119,10 @@ using EnvironmentEntry = std::pair<std::string_view, std::string_view>;
 [[nodiscard]] TERN_EXPORT Result<const Config*> try_config();
 /// Like try_config(), but throws the failure.
 [[nodiscard]] TERN_EXPORT const Config& config();
+
+/// Returns the folder of compiled kernels: TERN_CACHE_DIR, or `tern` in the cache folder of the
+/// user. Empty if there is none.
+[[nodiscard]] TERN_EXPORT std::string cache_folder(const Config& config);
 
 /// Returns the value of a variable in `config` as text, for listings. Returns an empty string for a
 /// name that Tern does not know.
