@@ -13,11 +13,10 @@ std::size_t padded(std::size_t bytes) noexcept {
 
 }  // namespace
 
-KernelLaunch::KernelLaunch(KernelBody kernel_body, void* kernel_context, std::string kernel_name,
+KernelLaunch::KernelLaunch(KernelFunction kernel_function, std::string kernel_name,
                            const LaunchSize& launch_size,
                            std::span<const KernelArgument> launch_arguments)
-    : body(kernel_body),
-      context(kernel_context),
+    : function(std::move(kernel_function)),
       name(std::move(kernel_name)),
       size(launch_size),
       arguments(launch_arguments.begin(), launch_arguments.end()) {

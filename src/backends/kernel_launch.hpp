@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,16 +14,40 @@
 
 namespace tern {
 
+namespace language {
+class Interpreter;
+}  // namespace language
+
+/// What a kernel runs. Without a function and without an interpreter, it is a placeholder of the
+/// simulated device.
+struct KernelFunction {
+  KernelBody body = nullptr;
+  void* context = nullptr;
+  bool splits = false;                                       // KernelSource::splits
+  std::shared_ptr<const void> owner;                         // keeps the code loaded
+  std::shared_ptr<const language::Interpreter> interpreter;  // of a portable text
+  bool is_combine = false;  // the interpreter runs the second pass of a reduction
+
+  [[nodiscard]] bool is_placeholder() const noexcept { return body == nullptr && !interpreter; }
+};
+
 struct KernelLaunch {
   /// Streams limit the total size of the values, so the sum cannot overflow. Each value is copied
   /// with the strictest alignment.
-  KernelLaunch(KernelBody kernel_body, void* kernel_context, std::string kernel_name,
+  KernelLaunch(KernelFunction kernel_function, std::string kernel_name,
                const LaunchSize& launch_size, std::span<const KernelArgument> launch_arguments);
 
-  void run() const { body({size, arguments, context}); }
+  /// Runs the whole grid.
+  void run() const { run(0, block_count()); }
+  /// Runs some blocks. Only if the function splits.
+  void run(std::uint64_t first_block, std::uint64_t blocks) const {
+    function.body({size, arguments, function.context, first_block, blocks});
+  }
+  [[nodiscard]] std::uint64_t block_count() const noexcept {
+    return std::uint64_t{size.grid[0]} * size.grid[1] * size.grid[2];
+  }
 
-  KernelBody body;
-  void* context;
+  KernelFunction function;
   std::string name;
   LaunchSize size;
   std::vector<KernelArgument> arguments;

@@ -19,53 +19,19 @@
 
 #include "core/no_host_memory.hpp"
 #include "device/device_state.hpp"
+#include "language/parser.hpp"
 #include "launch/captured_uses.hpp"
+#include "launch/kernel_state.hpp"
 #include "launch/moved_arguments.hpp"
+#include "launch/portable_arguments.hpp"
+#include "launch/reduction_passes.hpp"
+#include "launch/text_lines.hpp"
 #include "tern/detail/buffer/use_record.hpp"
 #include "tern/detail/core/inline_vector.hpp"
 #include "tern/launch/use_scope.hpp"
 #include "trace/recording.hpp"
 
 namespace tern {
-
-/// The shared state of the handles of a kernel. It is destroyed with the last handle, or kept,
-/// without a handle of its device, until its launches are done.
-struct KernelState {
-  KernelState() = default;
-  KernelState(const KernelState&) = delete;
-  KernelState& operator=(const KernelState&) = delete;
-
-  Device device;
-  std::weak_ptr<DeviceState> device_state;
-  NativeKernel native;
-  std::string name;
-  const std::uint32_t number = trace::new_number();  // in recordings
-  KernelInfo info;
-  std::vector<DeclaredParameter> declared;
-  UseRecord launches;
-  // Streams with launches. They are queried when the last handle is destroyed, so later launches on
-  // them add nothing.
-  std::array<std::atomic<std::uint64_t>, 4> known_streams = {};
-  KernelState* next = nullptr;  // in the list of waiting kernels
-
-  /// Records a launch on the stream before it is made. Fails with out_of_memory.
-  [[nodiscard]] Result<void> try_note_launch(StreamRef stream, CallSite site) noexcept {
-    std::atomic<std::uint64_t>& known = known_streams[stream.id().number() % known_streams.size()];
-    if (known.load(std::memory_order_relaxed) == stream.id().value()) return {};
-    const Result<UseRecord::Ticket> ticket =
-        launches.try_begin(stream, Access::read, site, UseRecord::LockMode::none);
-    if (!ticket) return ticket.failure();
-    launches.end(*ticket, stream, {}, Access::read);
-    known.store(stream.id().value(), std::memory_order_relaxed);
-    return {};
-  }
-
-  [[nodiscard]] bool are_launches_done() const noexcept {
-    const Result<bool> done = launches.try_is_ready(Access::discard);
-    // A device that is lost, or belongs to another process, needs no wait.
-    return !done || *done;
-  }
-};
 
 namespace {
 
@@ -90,6 +56,7 @@ void end(KernelState* state) noexcept {
   }
   const std::unique_ptr<KernelState> gone(state);
   gone->device.unload_kernel(gone->native);
+  gone->device.unload_kernel(gone->combine);  // ignored if there is none
 }
 
 Failure no_kernel(CallSite site) noexcept {
@@ -204,6 +171,19 @@ Failure no_memory(const KernelState& kernel, CallSite site) noexcept {
       .with("kernel", kernel.name);
 }
 
+/// A bare buffer or array needs a kernel that declares what it does to its parameters.
+Failure undeclared(const KernelState& kernel, std::size_t index, CallSite site) noexcept {
+  return Failure(
+             ErrorCode::invalid_argument,
+             "argument {index} of kernel '{kernel}' is {value}, and the kernel does not declare "
+             "what it does to its parameters. Pass in(x), out(x) or inout(x).",
+             site)
+      .with("name", "arguments")
+      .with("index", index)
+      .with("value", "memory without in(), out() or inout()")
+      .with("kernel", kernel.name);
+}
+
 Result<void> check_declared(const KernelState& kernel, std::size_t index,
                             const LaunchArgument& argument, CallSite site) noexcept {
   const DeclaredParameter& parameter = kernel.declared[index];
@@ -221,6 +201,7 @@ Result<void> check_declared(const KernelState& kernel, std::size_t index,
       return fits_there;
     }
   }
+  if (argument.is_undeclared()) return {};
   const Access access = argument.access();
   const bool is_right = parameter.is_written ? access != Access::read : access != Access::discard;
   if (is_right) return {};
@@ -275,6 +256,7 @@ Result<void> check_arguments(const KernelState& kernel, std::span<const LaunchAr
       if (Result<void> fits = check_declared(kernel, i, argument, site); !fits) return fits;
       continue;
     }
+    if (argument.is_undeclared()) return undeclared(kernel, i, site);
     const KernelInfo::Parameter& parameter = kernel.info.parameters[i];
     if (parameter.kind == KernelInfo::Kind::address && !argument.is_memory()) {
       return wrong_type(kernel, i, "memory", text_of(false, argument.type()), site);
@@ -382,6 +364,97 @@ void record_launch(const KernelState& kernel, StreamRef stream,
   }
 }
 
+/// Submits a launch whose arguments have the right types and accesses.
+Result<Mark> submit(const std::shared_ptr<KernelState>& state, StreamRef stream,
+                    const LaunchSize& size, std::span<const LaunchArgument> arguments,
+                    CallSite site) noexcept {
+  KernelState& kernel = *state;
+  if (is_nothing(size)) {
+    if (Result<void> right = check_memory(kernel, arguments, false, site); !right) {
+      return right.failure();
+    }
+    return stream.next_mark();
+  }
+  const Result<std::shared_ptr<CapturedUses>> captured = CapturedUses::try_find(stream, site);
+  if (!captured) return captured.failure();
+  if (*captured) [[unlikely]] {
+    if (Result<void> kept = (*captured)->try_keep(state, site); !kept) return kept.failure();
+  }
+  if (MovedArguments::are_among(arguments)) [[unlikely]] {
+    if (*captured) return moves_in_capture(kernel, site);
+    // Check all arguments before any memory moves.
+    if (Result<void> right = check_memory(kernel, arguments, true, site); !right) {
+      return right.failure();
+    }
+    MovedArguments moved;
+    if (Result<void> there = moved.try_acquire(arguments, stream, site); !there) {
+      return there.failure();
+    }
+    Result<Mark> launched = submit(state, stream, size, moved.plain(), site);
+    moved.finish(bool(launched));
+    return launched;
+  }
+  UseScope uses(stream);
+  for (const LaunchArgument& argument : arguments) {
+    if (!argument.is_memory()) continue;
+    // An argument of zero bytes is not a use, but it can be invalid, like one that was moved from.
+    if (argument.bytes() == 0 || argument.storage() == nullptr) {
+      if (Result<void> right = check_memory(kernel, argument, true, site); !right) {
+        return right.failure();
+      }
+    }
+    Storage* const storage = argument.storage();
+    const std::size_t offset = argument.offset_bytes(), bytes = argument.bytes();
+    const Access access = argument.access();
+    const Result<std::size_t> added =
+        argument.is_brought() ? uses.try_add_brought(storage, offset, bytes, access, site)
+                              : uses.try_add_borrowed(storage, offset, bytes, access, site);
+    if (!added) return added.failure();
+  }
+  if (Result<void> begun = uses.try_begin(site); !begun) {
+    // Use an error message that names the kernel if there is one.
+    const Result<void> right = check_memory(kernel, arguments, true, site);
+    return right ? begun.failure() : right.failure();
+  }
+  // Both never grow: the number of arguments is bounded, also of portable kernels.
+  InlineVector<void*, Kernel::max_arguments> addresses;
+  InlineVector<KernelArgument, Kernel::max_arguments> packed;
+  std::size_t used = 0;
+  for (const LaunchArgument& argument : arguments) {
+    if (!argument.is_memory()) {
+      packed.emplace_back(KernelArgument{argument.value(), argument.type().bytes});
+      continue;
+    }
+    void* const address = uses.pointer(used++);
+    packed.emplace_back(KernelArgument{&addresses.emplace_back(address), sizeof(void*), address,
+                                       argument.bytes(), argument.access()});
+  }
+  if (Result<void> noted = kernel.try_note_launch(stream, site); !noted) {
+    uses.cancel();
+    return noted.failure();
+  }
+  const std::uint64_t begun_ns = trace::is_recording() ? trace::now_ns() : 0;
+  const Result<void> launched =
+      kernel.combine.value == 0
+          ? stream.try_launch(kernel.native, size, packed, site)
+          : try_reduce(kernel, stream, size, {packed.data(), packed.size()}, site);
+  if (!launched) {
+    // A reduction may have submitted some of its launches.
+    if (kernel.combine.value == 0) {
+      uses.cancel();
+    } else {
+      uses.end();
+    }
+    return launched.failure();
+  }
+  const Mark mark = stream.next_mark();
+  uses.end();
+  if (begun_ns != 0) {
+    record_launch(kernel, stream, {packed.data(), packed.size()}, site, begun_ns);
+  }
+  return mark;
+}
+
 }  // namespace
 
 Result<void> try_note_launch(KernelState& kernel, StreamRef stream, CallSite site) noexcept {
@@ -398,6 +471,7 @@ std::size_t poll_kernels() noexcept {
       // A device that has closed has unloaded the kernel.
       if (const std::shared_ptr<DeviceState> device = state->device_state.lock()) {
         device->inner_handle().unload_kernel(state->native);
+        if (state->combine.value != 0) device->inner_handle().unload_kernel(state->combine);
       }
     } else {
       wait_for(state);
@@ -427,6 +501,7 @@ Result<Kernel> Kernel::try_declare(const Device& device, const KernelSource& sou
     });
     state->name = source.entry;
     state->declared.assign(declared.begin(), declared.end());
+    state->program = source.program;
     const Result<NativeKernel> native = device.try_load_kernel(source);
     if (!native) return Failure(native.failure()).at(site);
     state->device = device;
@@ -451,6 +526,30 @@ Result<Kernel> Kernel::try_declare(const Device& device, const KernelSource& sou
   }
 }
 
+Result<Kernel> Kernel::try_from_text(const Device& device, const KernelText& text,
+                                     CallSite site) noexcept {
+  try {
+    Result<language::Program> parsed = language::try_parse(with_lines_of_file(text), text.entry);
+    if (!parsed) return Failure(parsed.failure()).at(site);
+    const auto program = std::make_shared<const language::Program>(*std::move(parsed));
+    const std::vector<DeclaredParameter> declared = declared_parameters(*program);
+    KernelSource source = {.entry = program->name,
+                           .body = text.body,
+                           .program = program,
+                           .splits = text.body != nullptr};
+    Result<Kernel> kernel = try_declare(device, source, std::span(declared), site);
+    if (!kernel || program->form != language::Form::reduction) return kernel;
+    source.body = text.combine;
+    source.is_combine = true;
+    const Result<NativeKernel> combine = device.try_load_kernel(source);
+    if (!combine) return Failure(combine.failure()).at(site);
+    kernel->state_->combine = *combine;
+    return kernel;
+  } catch (const std::bad_alloc&) {
+    return no_host_memory(sizeof(KernelState) + text.text.size(), "a kernel", site);
+  }
+}
+
 std::string_view Kernel::name() const noexcept {
   return state_ ? state_->name : std::string_view();
 }
@@ -465,6 +564,15 @@ const KernelInfo& Kernel::info() const noexcept {
   return state_ ? state_->info : nothing;
 }
 
+bool Kernel::declares_parameters() const noexcept { return state_ && !state_->declared.empty(); }
+
+std::optional<DType> Kernel::value_type(std::size_t index) const noexcept {
+  if (!state_ || index >= state_->declared.size()) return std::nullopt;
+  const DeclaredParameter& parameter = state_->declared[index];
+  if (parameter.is_memory || parameter.type.dtype == DType::void_) return std::nullopt;
+  return parameter.type.dtype;
+}
+
 NativeKernel Kernel::native() const noexcept { return state_ ? state_->native : NativeKernel{}; }
 
 Result<Mark> Kernel::try_launch_with(LaunchStream on, const LaunchExtent& extent,
@@ -476,85 +584,21 @@ Result<Mark> Kernel::try_launch_with(LaunchStream on, const LaunchExtent& extent
   if (Result<void> right = check_arguments(kernel, arguments, site); !right) {
     return right.failure();
   }
+  if (kernel.program) {
+    PortableArguments portable(kernel);
+    const Result<LaunchSize> size = portable.try_prepare(extent, arguments, site);
+    if (!size) return size.failure();
+    return submit(state_, stream, *size, portable.arguments(), site);
+  }
   const std::uint32_t suitable = kernel.info.block_threads;
   const Result<LaunchSize> size =
       extent.try_size(suitable != 0 ? suitable : LaunchSize::usual_block, site);
   if (!size) return size.failure();
-  if (is_nothing(*size)) {
-    if (Result<void> right = check_memory(kernel, arguments, false, site); !right) {
-      return right.failure();
-    }
-    return stream.next_mark();
+  if (std::ranges::any_of(arguments, &LaunchArgument::is_undeclared)) [[unlikely]] {
+    const DeclaredAccesses declared(kernel, arguments);
+    return submit(state_, stream, *size, declared.arguments(), site);
   }
-  const Result<std::shared_ptr<CapturedUses>> captured = CapturedUses::try_find(stream, site);
-  if (!captured) return captured.failure();
-  if (*captured) [[unlikely]] {
-    if (Result<void> kept = (*captured)->try_keep(state_, site); !kept) return kept.failure();
-  }
-  if (MovedArguments::are_among(arguments)) [[unlikely]] {
-    if (*captured) return moves_in_capture(kernel, site);
-    // Check all arguments before any memory moves.
-    if (Result<void> right = check_memory(kernel, arguments, true, site); !right) {
-      return right.failure();
-    }
-    MovedArguments moved;
-    if (Result<void> there = moved.try_acquire(arguments, stream, site); !there) {
-      return there.failure();
-    }
-    Result<Mark> launched = try_launch_with(on, extent, moved.plain());
-    moved.finish(bool(launched));
-    return launched;
-  }
-  UseScope uses(stream);
-  for (const LaunchArgument& argument : arguments) {
-    if (!argument.is_memory()) continue;
-    // An argument of zero bytes is not a use, but it can be invalid, like one that was moved from.
-    if (argument.bytes() == 0 || argument.storage() == nullptr) {
-      if (Result<void> right = check_memory(kernel, argument, true, site); !right) {
-        return right.failure();
-      }
-    }
-    Storage* const storage = argument.storage();
-    const std::size_t offset = argument.offset_bytes(), bytes = argument.bytes();
-    const Access access = argument.access();
-    const Result<std::size_t> added =
-        argument.is_brought() ? uses.try_add_brought(storage, offset, bytes, access, site)
-                              : uses.try_add_borrowed(storage, offset, bytes, access, site);
-    if (!added) return added.failure();
-  }
-  if (Result<void> begun = uses.try_begin(site); !begun) {
-    // Use an error message that names the kernel if there is one.
-    const Result<void> right = check_memory(kernel, arguments, true, site);
-    return right ? begun.failure() : right.failure();
-  }
-  // Both never grow: check_arguments() bounds the number of arguments.
-  InlineVector<void*, Kernel::max_arguments> addresses;
-  InlineVector<KernelArgument, Kernel::max_arguments> packed;
-  std::size_t used = 0;
-  for (const LaunchArgument& argument : arguments) {
-    if (!argument.is_memory()) {
-      packed.emplace_back(KernelArgument{argument.value(), argument.type().bytes});
-      continue;
-    }
-    void* const address = uses.pointer(used++);
-    packed.emplace_back(KernelArgument{&addresses.emplace_back(address), sizeof(void*), address,
-                                       argument.bytes(), argument.access()});
-  }
-  if (Result<void> noted = kernel.try_note_launch(stream, site); !noted) {
-    uses.cancel();
-    return noted.failure();
-  }
-  const std::uint64_t begun_ns = trace::is_recording() ? trace::now_ns() : 0;
-  if (Result<void> launched = stream.try_launch(kernel.native, *size, packed, site); !launched) {
-    uses.cancel();
-    return launched.failure();
-  }
-  const Mark mark = stream.next_mark();
-  uses.end();
-  if (begun_ns != 0) {
-    record_launch(kernel, stream, {packed.data(), packed.size()}, site, begun_ns);
-  }
-  return mark;
+  return submit(state_, stream, *size, arguments, site);
 }
 
 }  // namespace tern

@@ -29,6 +29,10 @@ GIVEN = """
 """
 
 
+def is_for_namespace(block):
+    return re.search(r"TEST_F\(|^TERN_(ELEMENT_|BLOCK_)?KERNEL\(|^tern::\w+ \w+\(const .*\) \{$", block, re.M)
+
+
 def unit_of(root, pages, has_mpi):
     """One translation unit: each block is a function or a namespace, with the lines of its page."""
     includes = [f'#include "{path.relative_to(root / "include").as_posix()}"'
@@ -44,9 +48,9 @@ def unit_of(root, pages, has_mpi):
             line = tree.line_of(text, block.start(1))
             includes += INCLUDE.findall(block[1])
             scope = f"{page.stem.replace('-', '_')}_{line}"
-            # A test cannot be inside of a function. Other fragments have a scope of their own there,
+            # Tests and portable kernels are not inside of functions. Other fragments have a scope of their own there,
             # so that they may use the given names for their own things.
-            begin, end = ((f"namespace {scope} {{", "}") if "TEST_F(" in block[1] else
+            begin, end = ((f"namespace {scope} {{", "}") if is_for_namespace(block[1]) else
                           (f"void {scope}() {{ {GIVEN} {{", "} }"))
             functions += [begin, f'#line {line} "{name}"', INCLUDE.sub("", block[1]), end]
     return "\n".join(includes + functions) + "\n", len(functions) // 4

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 
@@ -16,6 +17,10 @@
 #include "tern/detail/device/operands.hpp"
 
 namespace tern {
+
+namespace language {
+struct Program;
+}  // namespace language
 
 // Handles of the backend, as opaque words. 0 means none.
 
@@ -119,11 +124,14 @@ struct KernelArgument {
   Access access = Access::read;
 };
 
-/// The launch as a kernel written in C++ sees it. One call runs the whole grid.
+/// The launch as a kernel written in C++ sees it. One call runs the whole grid, unless the source of
+/// the kernel sets `splits`. Then each call runs some of the blocks, and several threads call.
 struct KernelCall {
   LaunchSize size = {};  // of the launch
   std::span<const KernelArgument> arguments = {};
   void* context = nullptr;  // KernelSource::context
+  std::uint64_t first_block = 0;  // blocks are numbered along x, then y, then z
+  std::uint64_t block_count = 0;
 
   /// Returns the value of an argument. Neither the index nor the type is checked.
   template <class T>
@@ -135,7 +143,7 @@ struct KernelCall {
 using KernelBody = void (*)(const KernelCall& call);
 
 /// The source of a kernel: a C++ function (host, sim), a compiled image (cuda), or source text
-/// (opencl, and cuda with a run-time compiler).
+/// (opencl, and cuda with a run-time compiler), or a portable text, which every backend takes.
 struct KernelSource {
   std::string_view entry = {};  // the name of the function in the image or the text; for reports
   KernelBody body = nullptr;    // the C++ function
@@ -144,6 +152,11 @@ struct KernelSource {
   std::string_view text = {};
   /// Compiler options for the text, separated by blanks.
   std::string_view options = {};
+  /// The parsed portable text. A host device runs `body` if there is one, and compiles the text
+  /// otherwise. All other devices translate the text.
+  std::shared_ptr<const language::Program> program = {};
+  bool is_combine = false;  // loads the second pass of a reduction
+  bool splits = false;      // the body runs the blocks that the call names
 };
 
 }  // namespace tern

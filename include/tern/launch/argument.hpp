@@ -4,9 +4,10 @@
 //   kernel.launch(stream, elements(n), in(a), out(b), inout(c), 2.0f);
 //
 // in(x) is read. out(x) is overwritten completely and not read. inout(x) is both, or is overwritten
-// in part. The kernel receives the address of the first byte. Any other argument is a value and is
-// passed as its bytes. A bare pointer is rejected at compile time, because Tern could not order the
-// streams that use its memory.
+// in part. The kernel receives the address of the first byte. A kernel that declares its parameters
+// (a KernelText, or a C++ function with views) also takes `a`, `b` and `c`. Any other argument is a
+// value and is passed as its bytes. A bare pointer is rejected at compile time, because Tern could
+// not order the streams that use its memory.
 //
 // An argument refers to the buffer or value that it was made of and owns nothing. Make it in the
 // launch expression. It belongs to one thread.
@@ -93,6 +94,20 @@ class LaunchArgument {
 
   /// Returns false for a value.
   [[nodiscard]] bool is_memory() const noexcept { return value_ == nullptr; }
+  /// Returns the same memory with the access that the kernel declares, for kernels that do.
+  [[nodiscard]] LaunchArgument with_declared_access() const noexcept {
+    LaunchArgument made = *this;
+    made.is_undeclared_ = true;
+    return made;
+  }
+  [[nodiscard]] LaunchArgument with_access(Access access) const noexcept {
+    LaunchArgument made = *this;
+    made.access_ = access;
+    made.is_undeclared_ = false;
+    return made;
+  }
+  /// Returns whether the kernel has to declare the access.
+  [[nodiscard]] bool is_undeclared() const noexcept { return is_undeclared_; }
   /// Returns the type of the value, or of an element of the memory.
   [[nodiscard]] ArgumentType type() const noexcept { return type_; }
   /// Returns what the kernel does to the memory. Has no meaning for a value.
@@ -137,6 +152,7 @@ class LaunchArgument {
   Access access_ = Access::read;
   bool is_empty_array_ = false;
   bool is_brought_ = false;
+  bool is_undeclared_ = false;
 };
 
 /// The kernel reads the memory.
@@ -202,13 +218,18 @@ template <class T>
   return LaunchArgument::of_memory(scalar, Access::read_write);
 }
 
-/// Converts the arguments of a launch: a LaunchArgument stays as it is, everything else is a value.
+/// Converts the arguments of a launch. A LaunchArgument stays as it is. Memory without in(), out()
+/// or inout() has the access that the kernel declares. Everything else is a value.
 [[nodiscard]] inline const LaunchArgument& as_argument(const LaunchArgument& argument) noexcept {
   return argument;
 }
 template <class T>
 [[nodiscard]] LaunchArgument as_argument(const T& value) noexcept {
-  return LaunchArgument::of_value(value);
+  if constexpr (requires { in(value); }) {
+    return in(value).with_declared_access();
+  } else {
+    return LaunchArgument::of_value(value);
+  }
 }
 
 }  // namespace tern

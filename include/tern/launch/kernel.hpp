@@ -4,9 +4,9 @@
 //   Kernel kernel = Kernel::from_source(gpu, text, "saxpy");
 //   kernel.launch(stream, elements(n), in(x), inout(y), 2.0f);
 //
-// A kernel comes from a C++ function (host, sim), from text that the device compiles (OpenCL; CUDA
-// if a run-time compiler is installed), or from a compiled image (CUDA). Text is compiled each
-// time; keep the Kernel to launch it again. Launches are the same on all devices. A launch checks
+// A kernel comes from a portable text (launch/kernel_text.hpp), which runs on every device; from a
+// C++ function (host, sim); from text in the language of the device (OpenCL; CUDA if a run-time
+// compiler is installed); or from a compiled image (CUDA). Keep the Kernel to launch it again. Launches are the same on all devices. A launch checks
 // the number, types and devices of the arguments, queues the waits that the declared uses need,
 // submits the kernel, and records the uses. If a launch fails, nothing was submitted and nothing is
 // recorded. Everything that can be checked is checked before the first wait is queued.
@@ -37,6 +37,7 @@
 #include "tern/device/operations.hpp"
 #include "tern/device/stream.hpp"
 #include "tern/launch/argument.hpp"
+#include "tern/launch/kernel_text.hpp"
 
 namespace tern {
 
@@ -49,6 +50,9 @@ struct KernelState;
                                           std::uint32_t block_threads = 0) noexcept {
   return {count, block_threads};
 }
+/// Returns the size of a launch with one thread for each element of the arguments. For portable
+/// element kernels and reductions (launch/kernel_text.hpp), which know their arrays.
+[[nodiscard]] constexpr Elements elements() noexcept { return {Elements::of_arguments, 0}; }
 
 /// A handle of a loaded kernel.
 class TERN_EXPORT Kernel {
@@ -94,6 +98,15 @@ class TERN_EXPORT Kernel {
     return try_from_function(device, name, function, site).value();
   }
 
+  /// Loads a portable kernel, on any device. Fails with invalid_argument if the text is wrong, with
+  /// the line and the column, and with unsupported if a compiler is needed and missing.
+  [[nodiscard]] static Result<Kernel> try_from_text(const Device& device, const KernelText& text,
+                                                    CallSite site = CallSite::here()) noexcept;
+  [[nodiscard]] static Kernel from_text(const Device& device, const KernelText& text,
+                                        CallSite site = CallSite::here()) {
+    return try_from_text(device, text, site).value();
+  }
+
   /// Compiles the text on the device. `options` are the options of the device's compiler.
   [[nodiscard]] static Result<Kernel> try_from_source(const Device& device, std::string_view text,
                                                       std::string_view entry,
@@ -137,6 +150,12 @@ class TERN_EXPORT Kernel {
   /// Returns what the device knows about the kernel. For a typed function, this includes its
   /// parameters.
   [[nodiscard]] const KernelInfo& info() const noexcept;
+  /// Returns whether the kernel declares what it does to its parameters, as a portable text and a
+  /// typed C++ function do. Then a launch takes memory without in(), out() and inout().
+  [[nodiscard]] bool declares_parameters() const noexcept;
+  /// Returns the type of a value that the kernel declares as its parameter `index`. Returns nullopt
+  /// for memory, and for kernels that do not declare their parameters.
+  [[nodiscard]] std::optional<DType> value_type(std::size_t index) const noexcept;
   /// Returns the driver's handle, for launches that Tern does not order. Valid as long as the
   /// kernel.
   [[nodiscard]] NativeKernel native() const noexcept;

@@ -28,11 +28,15 @@ namespace tern {
 /// - Lifetime: `use_after_free`, `double_free`, `wrong_range_free`, `live_block_reissued` (handed
 ///   out twice), `dead_handle` (kernels or pages after their release), `leak` (never freed).
 /// - Contents: `uninitialised_read` (bytes that nobody wrote), `out_of_bounds` (outside of every
-///   block), `undeclared_access` (a kernel touches what its launch did not declare).
+///   block or array), `undeclared_access` (a kernel touches what its launch or its parameters did not
+///   declare), `unwritten_output` (a portable kernel did not write all of an `out` array).
+/// - Inside a portable kernel: `kernel_race` (two threads use an element without an order),
+///   `kernel_arithmetic` (an operation that C does not define, such as a division by zero).
 /// - Devices: `wrong_device` (memory of another device), `no_peer_access`, `managed_while_busy`
 ///   (the host uses managed memory while the device may run), `call_in_host_function` (a call on
 ///   the device that runs the function).
-/// - Waits: `deadlock` and `endless_poll` (for work that can never complete).
+/// - Waits: `deadlock` and `endless_poll` (for work that can never complete), `endless_kernel` (a
+///   portable kernel that does not end).
 /// - `wrong_bytes`: two schedules of a race-free program end with different bytes, a defect of the
 ///   simulated device.
 #define TERN_FOR_EACH_FINDING(TERN_FINDING)                           \
@@ -53,12 +57,16 @@ namespace tern {
   TERN_FINDING(uninitialised_read, 301, "uninitialised-read")         \
   TERN_FINDING(out_of_bounds, 302, "out-of-bounds")                   \
   TERN_FINDING(undeclared_access, 303, "undeclared-access")           \
+  TERN_FINDING(unwritten_output, 305, "unwritten-output")             \
+  TERN_FINDING(kernel_race, 306, "kernel-race")                       \
+  TERN_FINDING(kernel_arithmetic, 307, "kernel-arithmetic")           \
   TERN_FINDING(wrong_device, 401, "wrong-device")                     \
   TERN_FINDING(no_peer_access, 402, "no-peer-access")                 \
   TERN_FINDING(managed_while_busy, 403, "managed-while-busy")         \
   TERN_FINDING(call_in_host_function, 404, "call-in-host-function")   \
   TERN_FINDING(deadlock, 501, "deadlock")                             \
   TERN_FINDING(endless_poll, 502, "endless-poll")                     \
+  TERN_FINDING(endless_kernel, 503, "endless-kernel")                 \
   TERN_FINDING(wrong_bytes, 901, "wrong-bytes")
 
 /// What is wrong. The list above explains each code.

@@ -1,10 +1,12 @@
-// load() compiles source text (image_of, nvrtc.cpp) and loads the image. Nothing is cached: loading
-// a text twice compiles it twice.
+// load() compiles source text (image_of, nvrtc.cpp) and loads the image. The PTX of portable texts is
+// kept on disk; loading CUDA C++ twice compiles it twice.
 //
 // launch() gives the driver the addresses of the argument values. Kernel::try_launch_with in
 // launch/kernel.cpp has already turned buffers into device addresses.
 
 #include "backends/cuda/cuda_kernels.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -15,8 +17,10 @@
 #include <string_view>
 #include <utility>
 
-#include "backends/cuda/nvrtc.hpp"
+#include "backends/cuda/fake_cuda.hpp"
 #include "core/no_host_memory.hpp"
+#include "language/code_cache.hpp"
+#include "language/emit.hpp"
 #include "tern/detail/core/inline_vector.hpp"
 
 namespace tern::cuda {
@@ -81,18 +85,54 @@ CudaKernels::Kernel::~Kernel() {
   static_cast<void>(context->cu().cuModuleUnload(module));
 }
 
-Result<std::string> CudaKernels::image_of(const KernelSource& source) {
+CompileTarget CudaKernels::compile_target() const noexcept {
+  return {context_.spec(),
+          static_cast<std::uint32_t>(
+              context_.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)),
+          static_cast<std::uint32_t>(
+              context_.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))};
+}
+
+Result<std::string> CudaKernels::ptx_of(const language::Program& program, std::string_view entry,
+                                        std::string_view wanted_options) {
+  const std::string text = language::emit(program, language::Dialect::cuda);
+  const std::string options = "--fmad=false " + std::string(wanted_options);
+  const CompileTarget target = compile_target();
+  const Nvrtc& compiler = nvrtc();
+  const std::string device = fmt::format("{}.{}", target.compute_major, target.compute_minor);
+  const std::string version = fmt::format("{}.{}", compiler.major, compiler.minor);
+  const language::CodeKey key = {
+      .kind = "ptx", .text = text, .options = options, .device = device, .compiler = version};
+  const language::CodeCache& cache = language::CodeCache::of_process();
+  if (compiler.is_present()) {
+    if (const auto kept = cache.find(key)) {
+      return std::string(reinterpret_cast<const char*>(kept->data()), kept->size());
+    }
+  }
+  Result<std::string> ptx =
+      try_compile(compiler, {.entry = entry, .text = text, .options = options}, target);
+  if (ptx) cache.store(key, std::as_bytes(std::span(*ptx)));
+  return ptx;
+}
+
+Result<std::string> CudaKernels::image_of(const KernelSource& source, std::string_view entry) {
+  if (source.program) {
+    if (context_.driver().takes_portable_texts) {
+      return std::string(portable_image_magic)
+          .append(entry)
+          .append("\n")
+          .append(source.program->name)
+          .append("\n")
+          .append(source.program->text);
+    }
+    return ptx_of(*source.program, entry, source.options);
+  }
   if (!source.image.empty()) {
     // PTX must end with a zero, which the view may not include.
     return std::string(reinterpret_cast<const char*>(source.image.data()), source.image.size());
   }
   if (!source.text.empty()) {
-    return try_compile(nvrtc(), source,
-                       {context_.spec(),
-                        static_cast<std::uint32_t>(
-                            context_.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)),
-                        static_cast<std::uint32_t>(
-                            context_.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))});
+    return try_compile(nvrtc(), source, compile_target());
   }
   return Failure(ErrorCode::unsupported,
                  "'{device}' runs {what}, and kernel '{kernel}' has neither an image nor source "
@@ -130,10 +170,14 @@ std::string CudaKernels::names_in(CUmodule module, std::string_view image) {
 Result<NativeKernel> CudaKernels::load(const KernelSource& source) noexcept {
   try {
     const DriverTable& cu = context_.cu();
-    const Result<std::string> made = image_of(source);
+    std::string entry(source.entry);
+    if (source.program) {
+      entry = source.is_combine ? language::combine_entry_name(*source.program)
+                                : language::entry_name(*source.program);
+    }
+    const Result<std::string> made = image_of(source, entry);
     if (!made) return made.failure();
     const std::string& image = *made;
-    const std::string entry(source.entry);
     std::array<char, 2048> log = {};
     CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
     void* values[] = {log.data(), reinterpret_cast<void*>(log.size() - 1)};

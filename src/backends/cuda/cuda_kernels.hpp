@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "backends/cuda/context.hpp"
+#include "backends/cuda/nvrtc.hpp"
 #include "backends/handle_table.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/operations.hpp"
@@ -32,7 +33,12 @@ class CudaKernels {
                                     std::span<const KernelArgument> arguments) noexcept;
 
  private:
-  [[nodiscard]] Result<std::string> image_of(const KernelSource& source);
+  /// Returns what the driver loads: the given image, or the compiled text.
+  [[nodiscard]] Result<std::string> image_of(const KernelSource& source, std::string_view entry);
+  [[nodiscard]] CompileTarget compile_target() const noexcept;
+  /// Translates and compiles a portable text, or finds the result of an earlier run on disk.
+  [[nodiscard]] Result<std::string> ptx_of(const language::Program& program, std::string_view entry,
+                                           std::string_view wanted_options);
   /// Returns the names of the kernels in a module, separated by commas.
   [[nodiscard]] std::string names_in(CUmodule module, std::string_view image);
 

@@ -77,7 +77,9 @@ Driver load_fake_driver(const FakeCuda* fake) {
     if (std::string_view(name) != "cuGetProcAddress_v2") return nullptr;
     return reinterpret_cast<void*>(static_cast<const FakeCuda*>(context)->get_proc_address);
   };
-  return load_driver({symbol, const_cast<FakeCuda*>(fake)});
+  Driver driver = load_driver({symbol, const_cast<FakeCuda*>(fake)});
+  driver.takes_portable_texts = true;
+  return driver;
 }
 
 Opener opener() {

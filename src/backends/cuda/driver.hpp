@@ -24,6 +24,8 @@ struct Driver {
   int device_count = 0;
   /// Returns the host's available memory, which an integrated device shares.
   std::size_t (*available_host_bytes)() noexcept = host::available_bytes;
+  /// True for the fake driver, whose images are portable texts instead of PTX.
+  bool takes_portable_texts = false;
   /// Empty if the driver works and has a device.
   std::string absence = {};
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "backends/cuda/driver_table.hpp"
 #include "tern/core/result.hpp"
@@ -17,6 +18,10 @@ class World;
 }
 
 namespace tern::cuda {
+
+/// An image that the fake driver takes in place of PTX, because it runs no machine code: this line,
+/// the name of the function, the name of the kernel, and the portable text.
+inline constexpr std::string_view portable_image_magic = "TERN-PORTABLE-TEXT\n";
 
 struct FakeCuda {
   /// Installs a fake driver for the rest of the process, with the options that the environment

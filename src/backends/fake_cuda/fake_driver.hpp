@@ -66,6 +66,8 @@ struct KernelParameter {
   std::optional<Access> access = {};
   std::optional<std::size_t> count_parameter = {};
   std::size_t element_bytes = 1;
+  /// Instead of `count_parameter`: one element for each block of the launch.
+  bool has_one_per_block = false;
 };
 
 struct FakeKernel {

@@ -83,8 +83,8 @@ struct FakeGraphExec {
 };
 
 struct FakeFunction {
-  FakeFunction(Backend& of, std::uint32_t on, NativeKernel loaded, const FakeKernel& from) noexcept
-      : backend(of), device(on), native(loaded), kernel(from) {}
+  FakeFunction(Backend& of, std::uint32_t on, NativeKernel loaded, FakeKernel from) noexcept
+      : backend(of), device(on), native(loaded), kernel(std::move(from)) {}
   ~FakeFunction() { backend.unload_kernel(native); }
   FakeFunction(const FakeFunction&) = delete;
   FakeFunction& operator=(const FakeFunction&) = delete;
@@ -92,7 +92,7 @@ struct FakeFunction {
   Backend& backend;
   const std::uint32_t device;
   const NativeKernel native;
-  const FakeKernel& kernel;
+  const FakeKernel kernel;
 };
 
 struct FakeModule {

@@ -9,7 +9,11 @@
 #include <string_view>
 #include <vector>
 
+#include "backends/cuda/fake_cuda.hpp"
 #include "backends/fake_cuda/entry.hpp"
+#include "language/emit.hpp"
+#include "language/names.hpp"
+#include "language/parser.hpp"
 
 namespace tern::sim::entries {
 namespace {
@@ -52,7 +56,8 @@ std::uint64_t count_at(const void* value, std::size_t value_bytes) noexcept {
 /// Converts the arguments for the simulated device: with the range of each address. Returns nullopt
 /// if the kernel would access memory that it may not use.
 std::optional<std::vector<KernelArgument>> declare(const Here& here, const FakeFunction& function,
-                                                   void** values) {
+                                                   const LaunchSize& size, void** values) {
+  const std::uint64_t blocks = std::uint64_t{size.grid[0]} * size.grid[1] * size.grid[2];
   const std::vector<KernelParameter>& parameters = function.kernel.parameters;
   std::vector<KernelArgument> arguments;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -63,7 +68,9 @@ std::optional<std::vector<KernelArgument>> declare(const Here& here, const FakeF
       std::memcpy(&address, values[i], sizeof address);
       const FakeBlock block = here.state.block_at(address);
       std::size_t bytes = block.base + block.bytes - as_number(address);
-      if (parameter.count_parameter) {
+      if (parameter.has_one_per_block) {
+        bytes = blocks * parameter.element_bytes;
+      } else if (parameter.count_parameter) {
         const std::size_t from = *parameter.count_parameter;
         bytes = count_at(values[from], parameters[from].value_bytes) * parameter.element_bytes;
       }
@@ -80,6 +87,33 @@ std::optional<std::vector<KernelArgument>> declare(const Here& here, const FakeF
     arguments.push_back(argument);
   }
   return arguments;
+}
+
+Access access_of(language::Intent intent) noexcept {
+  return intent == language::Intent::in    ? Access::read
+         : intent == language::Intent::out ? Access::discard
+                                           : Access::read_write;
+}
+
+/// Describes the arguments of a translated kernel: two for each array.
+std::vector<KernelParameter> parameters_of(const language::Program& program, bool is_combine) {
+  constexpr std::size_t word = sizeof(std::uint64_t);
+  const std::size_t result_bytes = language::bytes_of(program.result);
+  const KernelParameter result{word, Access::discard, {}, result_bytes, true};
+  if (is_combine) return {{word, Access::read, 1, result_bytes}, {word}, result};
+  std::vector<KernelParameter> parameters;
+  for (const language::Parameter& parameter : program.parameters) {
+    const std::size_t bytes = language::bytes_of(parameter.type);
+    if (parameter.intent == language::Intent::value) {
+      parameters.push_back({bytes});
+      continue;
+    }
+    const std::size_t count_parameter = parameters.size() + 1;
+    parameters.push_back({word, access_of(parameter.intent), count_parameter, bytes});
+    parameters.push_back({word});
+  }
+  if (program.form == language::Form::reduction) parameters.push_back(result);
+  return parameters;
 }
 
 CUresult launch(DriverEntry entry, CUfunction function, const LaunchSize& size, CUstream handle,
@@ -104,7 +138,7 @@ CUresult launch(DriverEntry entry, CUfunction function, const LaunchSize& size, 
         (values == nullptr || std::find(values, values + count, nullptr) != values + count)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const auto arguments = declare(here, *kernel, values);
+    const auto arguments = declare(here, *kernel, size, values);
     if (arguments) {
       return result_of(
           here.backend().launch(here.on(*working.stream), kernel->native, size, *arguments));
@@ -122,6 +156,29 @@ CUresult launch(DriverEntry entry, CUfunction function, const LaunchSize& size, 
   });
 }
 
+/// Loads the function of a portable text. The simulated device interprets it.
+CUresult load_portable(const Here& here, std::string_view image, const ErrorLog& log,
+                       FakeModule& module) {
+  const std::size_t first_end = image.find('\n'), second_end = image.find('\n', first_end + 1);
+  const std::string entry(image.substr(0, first_end));
+  const std::string_view name = image.substr(first_end + 1, second_end - first_end - 1);
+  const Result<language::Program> parsed = language::try_parse(image.substr(second_end + 1), name);
+  if (!parsed) {
+    log.write(parsed.failure().text());
+    return CUDA_ERROR_INVALID_PTX;
+  }
+  const bool is_combine = entry == language::combine_entry_name(*parsed);
+  const Result<NativeKernel> made = here.backend().load_kernel(
+      {.entry = entry,
+       .program = std::make_shared<const language::Program>(*parsed),
+       .is_combine = is_combine});
+  if (!made) return sim::result_of(made.failure());
+  module.functions[entry] = here.state.functions.add(std::make_shared<FakeFunction>(
+      here.backend(), here.device, *made,
+      FakeKernel{.name = entry, .parameters = parameters_of(*parsed, is_combine)}));
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned option_count,
@@ -131,6 +188,17 @@ CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned option
     if (module == nullptr || image == nullptr || !log) return CUDA_ERROR_INVALID_VALUE;
     // Images have no length. Read as far as the contents are valid.
     const char* text = static_cast<const char*>(image);
+    if (std::strncmp(text, cuda::portable_image_magic.data(), cuda::portable_image_magic.size()) ==
+        0) {
+      auto portable = std::make_shared<FakeModule>();
+      portable->device = here.device;
+      const CUresult result =
+          load_portable(here, text + cuda::portable_image_magic.size(), *log, *portable);
+      if (result == CUDA_SUCCESS) {
+        *module = as_handle<CUmodule>(here.state.modules.add(std::move(portable)));
+      }
+      return result;
+    }
     if (std::strncmp(text, fake_image_magic.data(), fake_image_magic.size()) != 0) {
       log->write("fake driver: this is no image of mine");
       return CUDA_ERROR_INVALID_IMAGE;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backends/handle_table.hpp"
+#include "backends/host/host_kernels.hpp"
 #include "backends/host/host_pages.hpp"
 #include "backends/host/host_stream.hpp"
 #include "backends/host/machine.hpp"
@@ -39,11 +40,6 @@ struct HostEvent {
 
 /// The object behind a NativeStream. The stream is shared, because positions outlive handles.
 using StreamHandle = std::shared_ptr<HostStream>;
-
-struct HostKernel {
-  KernelBody body;
-  void* context;
-};
 
 template <class T, class Native>
 T& target(Native native) noexcept {
@@ -326,30 +322,37 @@ class HostBackend final : public Backend {
   }
 
   Result<NativeKernel> load_kernel(const KernelSource& source) noexcept override {
-    if (source.body == nullptr) {
+    KernelFunction function;
+    function.body = source.body;
+    function.context = source.context;
+    function.splits = source.splits;
+    if (source.body == nullptr && source.program) {
+      Result<KernelFunction> compiled = try_compile(source);
+      if (!compiled) return compiled.failure();
+      function = *std::move(compiled);
+    } else if (source.body == nullptr) {
       return Failure(ErrorCode::unsupported,
                      "the host runs {what} only, and kernel '{kernel}' has no C++ function. Set "
                      "the body of the kernel.")
           .with("what", "kernels written as C++ functions")
           .with("kernel", source.entry);
     }
-    const NativeKernel kernel{kernels_.add({source.body, source.context})};
-    if (kernel.value == 0) return no_host_memory(sizeof(HostKernel), "a kernel");
+    const NativeKernel kernel{kernels_.add(std::move(function))};
+    if (kernel.value == 0) return no_host_memory(sizeof(KernelFunction), "a kernel");
     return kernel;
   }
   void unload_kernel(NativeKernel kernel) noexcept override { kernels_.remove(kernel.value); }
 
   Result<void> launch(const Submission& submission, NativeKernel native, const LaunchSize& size,
                       std::span<const KernelArgument> arguments) noexcept override {
-    const std::shared_ptr<const HostKernel> kernel = kernels_.find(native.value);
+    const std::shared_ptr<const KernelFunction> kernel = kernels_.find(native.value);
     if (!kernel) {
       return Failure(ErrorCode::use_after_free,
                      "the kernel was unloaded, or was loaded on another device. Keep the kernel "
                      "loaded until its last launch.");
     }
     try {
-      auto launch = std::make_unique<KernelLaunch>(kernel->body, kernel->context, std::string(),
-                                                   size, arguments);
+      auto launch = std::make_unique<KernelLaunch>(*kernel, std::string(), size, arguments);
       if (memory_tool() == nullptr) return submit(submission, std::move(launch));
       return submit_watched(submission, std::move(launch), kernel_submitted({this}, arguments));
     } catch (const std::bad_alloc&) {
@@ -423,7 +426,7 @@ class HostBackend final : public Backend {
   const std::shared_ptr<WorkerTeam> team_;
   HostMemory memory_;
   HostPages pages_;
-  HandleTable<HostKernel> kernels_;
+  HandleTable<KernelFunction> kernels_;
 
   StreamHandle default_stream_;
   std::mutex streams_mutex_;

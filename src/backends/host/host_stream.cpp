@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "backends/host/host_kernels.hpp"
 #include "backends/host/host_memory.hpp"
 #include "backends/host/transfer.hpp"
 #include "core/no_host_memory.hpp"
@@ -136,7 +137,7 @@ void HostStream::run(Operation& operation) noexcept {
                      o.stamp->time_ns = now_ns();
                    }
                  },
-                 [&](LaunchOperation& o) { o->run(); },
+                 [&](LaunchOperation& o) { run_launch(*team_, *o); },
                  [&](const Position& o) { o.wait(); },
              },
              operation);

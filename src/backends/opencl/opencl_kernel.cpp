@@ -8,6 +8,7 @@
 
 #include "backends/opencl/opencl_errors.hpp"
 #include "core/no_host_memory.hpp"
+#include "language/emit.hpp"
 
 namespace tern::opencl {
 namespace {
@@ -44,6 +45,17 @@ std::uint32_t bytes_of(std::string_view type) noexcept {
 Result<std::shared_ptr<Kernel>> Kernel::load(std::shared_ptr<Context> context,
                                              const KernelSource& source) noexcept {
   if (Result<void> alive = context->check_alive(); !alive) return alive.failure();
+  if (source.program) {
+    try {
+      const std::string entry = source.is_combine ? language::combine_entry_name(*source.program)
+                                                  : language::entry_name(*source.program);
+      const std::string text = language::emit(*source.program, language::Dialect::opencl);
+      return load(std::move(context),
+                  {.entry = entry, .text = text, .options = source.options});
+    } catch (const std::bad_alloc&) {
+      return no_host_memory(source.program->text.size(), "the text of a kernel");
+    }
+  }
   if (source.text.empty()) {
     return Failure(ErrorCode::unsupported,
                    "'{device}' runs {what} only, and kernel '{kernel}' has no source text. Set the "

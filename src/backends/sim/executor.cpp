@@ -70,7 +70,7 @@ std::uint64_t Executor::prepare(const KernelLaunch& launch, Place here) const {
     moved += memories_.migrate(argument.range_address, argument.range_bytes, here,
                                is_write(argument.access));
     if (!keeps_contents_) continue;
-    if (argument.access == Access::discard && launch.body == nullptr) {
+    if (argument.access == Access::discard && launch.function.is_placeholder()) {
       memories_.forget(argument.range_address, argument.range_bytes);
     } else {
       memories_.prepare(argument.range_address, argument.range_bytes);

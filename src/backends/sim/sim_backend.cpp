@@ -19,6 +19,7 @@
 #include "backends/sim/unknown_blocks.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/host_order.hpp"
+#include "language/interpreter.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::sim {
@@ -26,8 +27,7 @@ namespace {
 
 struct SimKernel {
   std::string name;
-  KernelBody body = nullptr;
-  void* context = nullptr;
+  KernelFunction function;
 };
 
 /// A graph. Lane 0 runs on the stream of the launch, every other lane on a stream of the graph.
@@ -757,8 +757,15 @@ class SimBackend final : public Backend, public HostOrder {
       return begun.failure();
     }
     try {
-      const NativeKernel kernel{
-          kernels_.add({std::string(source.entry), source.body, source.context})};
+      KernelFunction function;
+      if (source.program) {
+        function.interpreter = std::make_shared<const language::Interpreter>(*source.program);
+        function.is_combine = source.is_combine;
+      } else {
+        function.body = source.body;
+        function.context = source.context;
+      }
+      const NativeKernel kernel{kernels_.add({std::string(source.entry), std::move(function)})};
       if (kernel.value != 0) return kernel;
     } catch (const std::bad_alloc&) {
       // Reported below, with the other case.
@@ -780,8 +787,8 @@ class SimBackend final : public Backend, public HostOrder {
     const std::shared_ptr<const SimKernel> kernel = kernels_.find(native.value);
     if (!kernel) return dead_kernel(submission, native);
     // The graph keeps the values of the arguments, but not the kernel.
-    const auto kept = std::make_shared<const KernelLaunch>(kernel->body, kernel->context,
-                                                           kernel->name, size, arguments);
+    const auto kept = std::make_shared<const KernelLaunch>(kernel->function, kernel->name, size,
+                                                           arguments);
     lane->capture->add_work(lane->number, submission.site, submission.tag,
                             [this, native, kept](const Submission& on) {
                               return queue_launch(on, native, kept->size, kept->arguments);
@@ -1135,8 +1142,7 @@ class SimBackend final : public Backend, public HostOrder {
                             const LaunchSize& size, std::span<const KernelArgument> arguments) {
     const std::shared_ptr<const SimKernel> kernel = kernels_.find(native.value);
     if (!kernel) return dead_kernel(submission, native);
-    auto kept = std::make_unique<KernelLaunch>(kernel->body, kernel->context, kernel->name, size,
-                                               arguments);
+    auto kept = std::make_unique<KernelLaunch>(kernel->function, kernel->name, size, arguments);
     std::vector<Touch>& touches = world_->scratch();
     for (KernelArgument& argument : kept->arguments) {
       if (argument.range_address != nullptr) {

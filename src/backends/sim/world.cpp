@@ -16,6 +16,7 @@
 #include <string_view>
 #include <utility>
 
+#include "backends/sim/interpreted_launch.hpp"
 #include "backends/sim/stray_access.hpp"
 #include "backends/sim/strict_window.hpp"
 #include "core/no_host_memory.hpp"
@@ -1239,10 +1240,49 @@ void World::run_launch(const SimStream& stream, const Operation& operation) {
   // A kernel would compute with contents that are not there.
   if (!options_.keeps_contents) return;
   const KernelLaunch& launch = *operation.launch;
-  if (launch.body == nullptr) return executor_.run_placeholder(launch);
+  if (launch.function.is_placeholder()) return executor_.run_placeholder(launch);
+  if (launch.function.interpreter) {
+    executor_.translate(launch);
+    return interpret(stream, operation);
+  }
   if (options_.strict_kernels) return execute_strictly(stream, operation);
   executor_.translate(launch);
   run_users_code(stream, operation);
+}
+
+void World::interpret(const SimStream& stream, const Operation& operation) {
+  const KernelLaunch& launch = *operation.launch;
+  const bool is_in_order = options_.policy == Policy::lazy || options_.policy == Policy::eager;
+  const Result<std::vector<language::Mistake>> mistakes = try_interpret(
+      launch, {.order_seed = is_in_order ? 0 : options_.seed + operation.sequence + 1,
+               .checks_accesses = options_.check});
+  // Nobody is in a call that could fail: whoever waits for the kernel hears of it first.
+  const auto park = [&](const Failure& failure) {
+    if (!parked_by_work_) parked_by_work_ = failure;
+  };
+  if (!mistakes) return park(mistakes.failure());
+  for (const language::Mistake& mistake : *mistakes) {
+    std::vector<Touch> touches;
+    if (const KernelArgument* const array = find_array(launch, mistake.name)) {
+      if (const auto place = locate(array->range_address)) {
+        touches.push_back({TouchKind::write,
+                           {devices_[place->first]->space, place->second, array->range_bytes}});
+      }
+    }
+    const Result<void> kept =
+        keep(checker_.report(code_of(mistake.kind),
+                             {.operation = OperationKind::kernel,
+                              .actor = stream.actor,
+                              .device = stream.device,
+                              .name = launch.name,
+                              .touches = touches,
+                              .site = operation.site},
+                             {.what = mistake.what(),
+                              .fix = mistake.fix(),
+                              .action = fmt::format("kernel \"{}\"", launch.name)},
+                             operation.sequence));
+    if (!kept) park(kept.failure());
+  }
 }
 
 void World::execute_strictly(const SimStream& stream, const Operation& operation) {

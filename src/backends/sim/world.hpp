@@ -258,6 +258,7 @@ class World {
   void note_zeros(const void* destination, const void* source) noexcept;
   void run_users_code(const SimStream& stream, const Operation& operation);
   void execute_strictly(const SimStream& stream, const Operation& operation);
+  void interpret(const SimStream& stream, const Operation& operation);
   [[nodiscard]] std::string context() const;
   [[nodiscard]] std::string replay() const;
   /// Finds ended streams whose numbers may be reused: all their work is done, and no later

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "tern/core/call_site.hpp"
 #include "tern/core/result.hpp"
@@ -23,6 +24,8 @@ struct Extent3 {
 
 /// One thread for each element. What elements() returns.
 struct Elements {
+  /// The number of elements of the arguments. Only portable element kernels and reductions know it.
+  static constexpr std::uint64_t of_arguments = ~std::uint64_t{0};
   std::uint64_t count = 0;
   std::uint32_t block_threads = 0;
 };
@@ -32,6 +35,10 @@ class LaunchExtent {
   constexpr LaunchExtent(const LaunchSize& size) noexcept : size_(size) {}
   constexpr LaunchExtent(Elements count) noexcept : elements_(count), counts_elements_(true) {}
 
+  /// Returns the requested number of elements, or nullopt if the extent is a grid.
+  [[nodiscard]] std::optional<Elements> elements() const noexcept {
+    return counts_elements_ ? std::optional(elements_) : std::nullopt;
+  }
   /// Returns the grid, with blocks of `suitable` threads if no block size was given. Fails as
   /// LaunchSize::try_for_elements does.
   [[nodiscard]] Result<LaunchSize> try_size(std::uint32_t suitable, CallSite site) const noexcept {
