@@ -61,6 +61,12 @@ bool is_memory(nb::handle object) {
          nb::isinstance<PyManaged>(object);
 }
 
+/// Like above, with the types that use_of() turns into a Buffer.
+bool is_any_memory(nb::handle object) {
+  return is_memory(object) || nb::isinstance<PyArray>(object) ||
+         nb::isinstance<PyGrowing>(object) || nb::isinstance<PyScalar>(object);
+}
+
 Use use_of(nb::object memory, Access access) {
   if (nb::isinstance<PyArray>(memory)) memory = nb::cast(nb::cast<const PyArray&>(memory).buffer());
   if (nb::isinstance<PyGrowing>(memory)) {
@@ -174,6 +180,27 @@ void read_value(nb::handle object, std::size_t index, DType& dtype, ValueBytes& 
   std::memcpy(bytes.data(), PyBytes_AsString(raw.ptr()), size_bytes(dtype));
 }
 
+/// Converts a number to the type that the kernel declares. An integer type must have the value: 3.5
+/// and 300 do not fit int8.
+void fill_value(nb::handle object, std::size_t index, DType dtype, ValueBytes& bytes) {
+  const nb::object given = numpy().attr("asarray")(object);
+  const std::string kind = nb::cast<std::string>(given.attr("dtype").attr("kind"));
+  const bool is_number = nb::cast<std::size_t>(given.attr("ndim")) == 0 &&
+                         (kind == "b" || kind == "i" || kind == "u" || kind == "f");
+  const nb::object made = is_number ? converted(object, dtype) : given;
+  const bool is_real = dtype == DType::f32 || dtype == DType::f64;
+  if (!is_number || (!is_real && !made.equal(given))) {
+    raise(Failure(ErrorCode::type_mismatch,
+                  "argument {index} is {actual}, and the kernel takes a value of type {expected}.")
+              .with("index", index)
+              .with("expected", name(dtype))
+              .with("actual", repr_of(object)),
+          here());
+  }
+  const nb::object raw = made.attr("tobytes")();
+  std::memcpy(bytes.data(), PyBytes_AsString(raw.ptr()), size_bytes(dtype));
+}
+
 // --- Sizes
 
 std::uint32_t extent_of(nb::handle object) {
@@ -213,13 +240,14 @@ LaunchSize launch_size_of(nb::handle grid, nb::handle block, nb::handle shared_b
 }
 
 LaunchExtent extent_of_object(nb::handle object) {
+  if (object.is_none()) return elements();
   if (nb::isinstance<Elements>(object)) return nb::cast<Elements>(object);
   if (nb::isinstance<LaunchSize>(object)) return nb::cast<const LaunchSize&>(object);
   if (PyIndex_Check(object.ptr()) != 0)
     return elements(size_of_object(object, "the number of elements"));
   raise(Failure(ErrorCode::type_mismatch,
-                "the size of a launch is an integer, elements(n) or LaunchSize(grid, block), and "
-                "not {actual}.")
+                "the size of a launch is an integer, elements(n), LaunchSize(grid, block) or None, "
+                "and not {actual}.")
             .with("actual", repr_of(object.type())),
         here());
 }
@@ -261,11 +289,23 @@ class PyKernel {
   Mark launch_native(StreamRef stream, const LaunchExtent& extent, const nb::args& arguments,
                      CallSite site) const {
     std::vector<LaunchArgument> packed;
+    std::vector<Use> uses;  // keep the memory
     std::vector<ValueBytes> values(arguments.size());
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       const nb::object one = nb::borrow(arguments[i]);
       if (nb::isinstance<Use>(one)) {
         packed.push_back(argument_of(nb::cast<const Use&>(one)));
+        continue;
+      }
+      if (kernel_.declares_parameters() && is_any_memory(one)) {
+        // The launch takes the access from the kernel.
+        uses.push_back(use_of(one, Access::read));
+        packed.push_back(argument_of(uses.back()).with_declared_access());
+        continue;
+      }
+      if (const std::optional<DType> declared = kernel_.value_type(i)) {
+        packed.push_back(argument_of_value(*declared, values[i]));
+        fill_value(one, i, *declared, values[i]);
         continue;
       }
       DType dtype = DType::void_;
@@ -288,8 +328,7 @@ class PyKernel {
       const nb::object one = nb::borrow(arguments[i]);
       FunctionArgument& made = launch->arguments.emplace_back();
       if (!nb::isinstance<Use>(one)) {
-        if (is_memory(one) || nb::isinstance<PyArray>(one) || nb::isinstance<PyGrowing>(one) ||
-            nb::isinstance<PyScalar>(one)) {
+        if (is_any_memory(one)) {
           raise(Failure(ErrorCode::type_mismatch,
                         "argument {index} is memory whose use is not declared. Pass it as in_(), "
                         "out() or inout().")
@@ -369,6 +408,15 @@ PyKernel from_source(nb::handle device, const std::string& text, const std::stri
   return {
       without_gil([&] { return Kernel::try_from_source(on, text, entry, options, site); }).value(),
       nullptr};
+}
+
+PyKernel from_text(nb::handle device, const std::string& text, const std::string& entry) {
+  const Device on = device_of_object(device);
+  const CallSite site = here();
+  return {without_gil([&] {
+            return Kernel::try_from_text(on, {.text = text, .entry = entry}, site);
+          }).value(),
+          nullptr};
 }
 
 PyKernel from_image(nb::handle device, nb::handle image, const std::string& entry) {
@@ -500,7 +548,8 @@ void add_kernels(nb::module_& module) {
       module, "Kernel", nb::type_slots(Collected<PyKernel>::slots),
       "Code that runs on a device. Each launch declares what the kernel does with its "
       "arguments.\n\n"
-      "Make one with :meth:`from_function`, :meth:`from_source` or :meth:`from_image`.")
+      "Make one with :meth:`from_text`, :meth:`from_function`, :meth:`from_source` or "
+      ":meth:`from_image`.")
       .def_static(
           "from_function", &from_function, nb::arg("device"), nb::arg("function"),
           nb::arg("name") = nb::none(),
@@ -523,6 +572,18 @@ void add_kernels(nb::module_& module) {
           "Parameters\n----------\ndevice : Device or str\ntext : str\nentry : str\n    The name "
           "of the kernel in the text.\n"
           "options : str\n    Options of the device's compiler.\n\nReturns\n-------\nKernel")
+      .def_static(
+          "from_text", &from_text, nb::arg("device"), nb::arg("text"), nb::arg("entry") = "",
+          "Load a portable kernel, on any device.\n\n"
+          "The text declares what the kernel does with its parameters, so a launch takes memory "
+          "without in_(), out()\n"
+          "or inout(), and Python numbers. Host devices compile the text with the C++ compiler of "
+          "the system, once: the\n"
+          "result is kept on disk. Simulated devices interpret it, and report its mistakes with "
+          "their lines.\n\n"
+          "Parameters\n----------\ndevice : Device or str\ntext : str\n    One or more kernels.\n"
+          "entry : str\n    The name of the kernel; may be left out if there is one.\n\n"
+          "Returns\n-------\nKernel")
       .def_static("from_image", &from_image, nb::arg("device"), nb::arg("image"), nb::arg("entry"),
                   "Load a kernel from PTX or a cubin.\n\nParameters\n----------\ndevice : Device "
                   "or str\nimage : bytes or str\nentry : str\n\nReturns\n-------\nKernel")
@@ -532,12 +593,13 @@ void add_kernels(nb::module_& module) {
       .def_prop_ro(
           "device", [](const PyKernel& self) { return self.kernel().device(); }, "The device.")
       .def_prop_ro("info", &info_of, "What the device knows about the parameters.")
-      .def("launch", &PyKernel::launch, nb::arg("stream").none(), nb::arg("size"),
+      .def("launch", &PyKernel::launch, nb::arg("stream").none(), nb::arg("size").none(),
            nb::arg("arguments"),
            "Launch the kernel in stream order, after the work that its declared uses need.\n\n"
            "Parameters\n----------\nstream : Stream or None\n    None means the default stream of "
            "the device.\n"
-           "size : int, Elements or LaunchSize\n    An integer means elements(n).\n"
+           "size : int, Elements, LaunchSize or None\n    An integer means elements(n). None means "
+           "one thread for each element, for portable\n    element kernels and reductions.\n"
            "*arguments\n    Memory as in_(x), out(x) or inout(x). Values of compiled kernels are "
            "NumPy scalars.\n\n"
            "Returns\n-------\nMark\n    The end of the launch.")

@@ -89,6 +89,7 @@ from ._core import (
 from .buffer_pool import BufferPool
 from .errors import *  # noqa: F403
 from .errors import __all__ as _error_names
+from .kernels import PortableKernel, elementwise, kernel, reduction
 from .summary import memory_summary
 from .unified_buffer import BufferState, UnifiedBuffer
 
@@ -130,6 +131,8 @@ __all__ = [
     "unified_totals",
     *_error_names,
 ]
+
+__all__ += ["PortableKernel", "elementwise", "kernel", "reduction"]
 
 __all__ += [
     "Array",

@@ -1801,7 +1801,7 @@ class Kernel:
     """
     Code that runs on a device. Each launch declares what the kernel does with its arguments.
 
-    Make one with :meth:`from_function`, :meth:`from_source` or :meth:`from_image`.
+    Make one with :meth:`from_text`, :meth:`from_function`, :meth:`from_source` or :meth:`from_image`.
     """
 
     @staticmethod
@@ -1849,6 +1849,28 @@ class Kernel:
         """
 
     @staticmethod
+    def from_text(device: object, text: str, entry: str = '') -> Kernel:
+        """
+        Load a portable kernel, on any device.
+
+        The text declares what the kernel does with its parameters, so a launch takes memory without in_(), out()
+        or inout(), and Python numbers. Host devices compile the text with the C++ compiler of the system, once: the
+        result is kept on disk. Simulated devices interpret it, and report its mistakes with their lines.
+
+        Parameters
+        ----------
+        device : Device or str
+        text : str
+            One or more kernels.
+        entry : str
+            The name of the kernel; may be left out if there is one.
+
+        Returns
+        -------
+        Kernel
+        """
+
+    @staticmethod
     def from_image(device: object, image: object, entry: str) -> Kernel:
         """
         Load a kernel from PTX or a cubin.
@@ -1876,7 +1898,7 @@ class Kernel:
     def info(self) -> dict[str, typing.Any]:
         """What the device knows about the parameters."""
 
-    def launch(self, stream: object | None, size: object, *arguments: object) -> Mark:
+    def launch(self, stream: object | None, size: object | None, *arguments: object) -> Mark:
         """
         Launch the kernel in stream order, after the work that its declared uses need.
 
@@ -1884,8 +1906,9 @@ class Kernel:
         ----------
         stream : Stream or None
             None means the default stream of the device.
-        size : int, Elements or LaunchSize
-            An integer means elements(n).
+        size : int, Elements, LaunchSize or None
+            An integer means elements(n). None means one thread for each element, for portable
+            element kernels and reductions.
         *arguments
             Memory as in_(x), out(x) or inout(x). Values of compiled kernels are NumPy scalars.
 
