@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <span>
+#include <tern/backends/catalog.hpp>
 #include <tern/backends/sim.hpp>
 #include <tern/buffer/array.hpp>
 #include <tern/buffer/transfer_audit.hpp>
@@ -18,31 +19,28 @@ using tern::Access, tern::Array, tern::LaunchRecorder, tern::StreamRef;
 
 constexpr std::uint32_t count = 1000;
 
-/// Somebody else's library: it has kernels, and takes bare addresses.
+TERN_KERNEL(ramp_of, (out<float> to), {
+  if (index.x < size(to)) to[index.x] = float(index.x);
+})
+TERN_ELEMENT_KERNEL(square_of, (in<float> from, out<float> to), { to = from * from; })
+TERN_ELEMENT_KERNEL(twice_of, (inout<float> x), { x *= 2; })
+
+/// The library of somebody else: it has kernels, and takes addresses.
 struct Library {
   explicit Library(const tern::Device& device)
-      : ramp(tern::Kernel::from_function(device, "ramp",
-                                         [](tern::View<float> to) {
-                                           for (std::size_t i = 0; i < to.size(); ++i) {
-                                             to[i] = static_cast<float>(i);
-                                           }
-                                         })),
-        square(tern::Kernel::from_function(device, "square",
-                                           [](tern::View<const float> from, tern::View<float> to) {
-                                             for (std::size_t i = 0; i < to.size(); ++i) {
-                                               to[i] = from[i] * from[i];
-                                             }
-                                           })),
-        twice(tern::Kernel::from_function(device, "twice", [](tern::View<float> x) {
-          for (float& value : x) value *= 2;
-        })) {}
+      : ramp(tern::Kernel::from_text(device, ramp_of)),
+        square(tern::Kernel::from_text(device, square_of)),
+        twice(tern::Kernel::from_text(device, twice_of)) {}
 
   static void launch(const tern::Kernel& kernel, StreamRef stream, void* a, Access how_a,
                      void* b = nullptr, Access how_b = Access::read) {
+    const std::uint64_t size = count;  // an array is its address and its size
     const tern::KernelArgument arguments[] = {{&a, sizeof a, a, count * sizeof(float), how_a},
-                                              {&b, sizeof b, b, count * sizeof(float), how_b}};
+                                              {&size, sizeof size},
+                                              {&b, sizeof b, b, count * sizeof(float), how_b},
+                                              {&size, sizeof size}};
     stream.launch(kernel.native(), tern::LaunchSize::for_elements(count),
-                  std::span(arguments).first(b == nullptr ? 1 : 2));
+                  std::span(arguments).first(b == nullptr ? 2 : 4));
   }
 
   tern::Kernel ramp, square, twice;
@@ -79,10 +77,10 @@ float pipeline(const tern::Device& device, bool tracks) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   // All of it, with not one array read back on the way: only the result, which is four bytes.
   const tern::TransferGate gate;
-  const float result = pipeline(tern::sim::open({.seed = 7}), true);
+  const float result = pipeline(tern::open_device(argc > 1 ? argv[1] : "sim"), true);
   std::printf("declared:    %.0f, and %llu bytes came to the host\n", static_cast<double>(result),
               static_cast<unsigned long long>(gate.small_reads().bytes));
 

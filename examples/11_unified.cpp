@@ -6,16 +6,17 @@
 #include <cstdio>
 #include <span>
 #include <string_view>
-#include <tern/backends/sim.hpp>
+#include <tern/backends/catalog.hpp>
 #include <tern/coherence/unified_buffer.hpp>
 #include <tern/device/stream.hpp>
 #include <tern/launch/kernel.hpp>
 
 namespace {
 
-void smooth(tern::View<const float> from, tern::View<float> to) {
-  for (std::size_t i = 0; i < to.size(); ++i) to[i] = (from[i] + from[i + 1]) / 2;
-}
+TERN_KERNEL(smooth, (in<float> from, out<float> to), {
+  const size_t i = index.x;
+  if (i < size(to)) to[i] = (from[i] + from[i + 1]) / 2;
+})
 
 void print(const char* when, const tern::UnifiedBuffer<float>& buffer) {
   const std::string_view state = name(buffer.state());
@@ -24,8 +25,8 @@ void print(const char* when, const tern::UnifiedBuffer<float>& buffer) {
 
 }  // namespace
 
-int main() {
-  const tern::Device device = tern::sim::open({.seed = 11});
+int main(int argc, char** argv) {
+  const tern::Device device = tern::open_device(argc > 1 ? argv[1] : "sim");
   const tern::Stream stream(device);
   constexpr std::size_t count = 1000;
   tern::UnifiedBuffer<float> heat(tern::Shape{count}, {.device = device, .tag = "heat"});
@@ -36,8 +37,8 @@ int main() {
   heat.slice(500, 1).rw_host()[0] = 3.0f;
   print("written by the host", heat);
 
-  const auto kernel = tern::Kernel::from_function(device, "smooth", smooth);
-  kernel.launch(stream, tern::elements(count - 1), in(heat), out(next));
+  const auto kernel = tern::Kernel::from_text(device, smooth);
+  kernel.launch(stream, tern::elements(count - 1), heat, next);
   print("read by a kernel", heat);
   print("  and what it wrote", next);
 

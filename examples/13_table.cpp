@@ -15,26 +15,49 @@
 
 namespace {
 
-using tern::TypeKind, tern::View, tern::in, tern::out;
+using tern::TypeKind;
 using Tensor = tern::abi::DLManagedTensorVersioned;
 
 constexpr std::size_t count = 1000;
 
-/// Somebody else's: it has a stream and a kernel of its own, and takes tensors.
+/// Copies the rows with a volume of 5 or more, and writes how many there are.
+TERN_KERNEL(busy_rows,
+            (in<double> price, in<int32_t> volume, part<double> price_out, part<int32_t> volume_out,
+             out<uint64_t> rows),
+            {
+              if (index.x == 0) {
+                uint64_t kept = 0;
+                for (size_t i = 0; i < size(volume); ++i) {
+                  if (volume[i] < 5) continue;
+                  price_out[kept] = price[i];
+                  volume_out[kept] = volume[i];
+                  ++kept;
+                }
+                rows[0] = kept;
+              }
+            })
+
+TERN_KERNEL(sum_of_rows, (in<double> prices, in<uint64_t> rows, out<double> total), {
+  if (index.x == 0) {
+    double sum = 0;
+    for (uint64_t i = 0; i < rows[0]; ++i) sum += prices[i];
+    total[0] = sum;
+  }
+})
+
+/// The library of somebody else: it has a stream and a kernel, and takes tensors.
 double sum_in_another_library(const tern::Device& device, tern::StreamRef stream,
                               const std::array<Tensor*, 3>& tensors) {
-  const auto kernel = tern::Kernel::from_function(
-      device, "sum",
-      [](View<const double> prices, View<const std::uint64_t> rows, View<double> total) {
-        total[0] = 0;
-        for (std::size_t i = 0; i < rows[0]; ++i) total[0] += prices[i];
-      });
-  std::array<tern::KernelArgument, 3> arguments;
+  const auto kernel = tern::Kernel::from_text(device, sum_of_rows);
+  // An array is its address and its size.
+  std::array<tern::KernelArgument, 6> arguments;
+  std::array<std::uint64_t, 3> sizes;
   for (std::size_t i = 0; i < 3; ++i) {
     tern::abi::DLTensor& given = tensors[i]->dl_tensor;
-    arguments[i] = {&given.data, sizeof given.data, given.data,
-                    static_cast<std::size_t>(given.shape[0]) * sizeof(double),
-                    i == 2 ? tern::Access::discard : tern::Access::read};
+    sizes[i] = static_cast<std::uint64_t>(given.shape[0]);
+    arguments[2 * i] = {&given.data, sizeof given.data, given.data, sizes[i] * sizeof(double),
+                        i == 2 ? tern::Access::discard : tern::Access::read};
+    arguments[2 * i + 1] = {&sizes[i], sizeof sizes[i]};
   }
   stream.launch(kernel.native(), tern::LaunchSize::for_elements(1), arguments);
   double total = 0;
@@ -59,24 +82,13 @@ int run(const char* spec) {
                                  tern::Column::from<std::int32_t>(device, volumes)});
 
   // Room for all rows, and a count that the kernel writes beside them.
-  const auto filter = tern::Kernel::from_function(
-      device, "busy",
-      [](View<const double> price, View<const std::int32_t> volume, View<double> price_out,
-         View<std::int32_t> volume_out, View<std::uint64_t> rows) {
-        rows[0] = 0;
-        for (std::size_t i = 0; i < volume.size(); ++i) {
-          if (volume[i] < 5) continue;
-          price_out[rows[0]] = price[i];
-          volume_out[rows[0]++] = volume[i];
-        }
-      });
+  const auto filter = tern::Kernel::from_text(device, busy_rows);
   auto busy = tern::Table::allocate(device, schema, trades.capacity());
   double total = 0;
   {
     const tern::TransferGate gate;
-    filter.launch(ours, tern::elements(1), in(trades.column(0)->values()),
-                  in(trades.column(1)->values()), out(busy.column(0)->values()),
-                  out(busy.column(1)->values()), out(busy.row_count()));
+    filter.launch(ours, tern::elements(1), trades.column(0)->values(), trades.column(1)->values(),
+                  busy.column(0)->values(), busy.column(1)->values(), busy.row_count());
     if (busy.rows()) return 1;  // nobody knows yet
     // Their stream comes behind ours; the host waits for neither.
     const tern::DlpackOptions to = {.stream = theirs};
@@ -109,4 +121,7 @@ int run(const char* spec) {
 
 }  // namespace
 
-int main() { return run("sim") + run("host"); }
+int main(int argc, char** argv) {
+  if (argc > 1) return run(argv[1]);
+  return run("sim") + run("host");
+}

@@ -2,32 +2,27 @@
 // buffers by itself. The simulated device checks every launch.
 
 #include <iostream>
-#include <tern/backends/sim.hpp>
 #include <tern/tern.hpp>
 
 namespace {
 
-void scale(tern::View<float> x, float factor) {
-  for (float& value : x) value *= factor;
-}
-
-void add(tern::View<const float> x, tern::View<float> y) {
-  for (std::size_t i = 0; i < y.size(); ++i) y[i] += x[i];
-}
+TERN_ELEMENT_KERNEL(scale, (inout<float> x, float factor), { x *= factor; })
+TERN_ELEMENT_KERNEL(add, (in<float> x, inout<float> y), { y += x; })
 
 }  // namespace
 
-int main() {
-  const tern::Device device = tern::sim::open({.seed = 7});
+int main(int argc, char** argv) {
+  // Or "cuda:0". Host and OpenCL devices have no graphs.
+  const tern::Device device = tern::open_device(argc > 1 ? argv[1] : "sim");
   const tern::Stream stream(device), other(device);
-  const tern::Kernel scaling = tern::Kernel::from_function(device, "scale", scale);
-  const tern::Kernel adding = tern::Kernel::from_function(device, "add", add);
+  const tern::Kernel scaling = tern::Kernel::from_text(device, scale);
+  const tern::Kernel adding = tern::Kernel::from_text(device, add);
   auto x = tern::Array<float>::zeros(device, 4), y = tern::Array<float>::zeros(device, 4);
   x.fill(1.0f, stream);
 
   tern::GraphCapture capture(stream);
-  scaling.launch(stream, tern::elements(4), tern::inout(x), 2.0f);
-  adding.launch(stream, tern::elements(4), tern::in(x), tern::inout(y));
+  scaling.launch(stream, tern::elements(), x, 2.0f);
+  adding.launch(stream, tern::elements(), x, y);
   const tern::Graph graph = capture.end();
 
   for (int step = 0; step < 3; ++step) graph.launch(stream);
