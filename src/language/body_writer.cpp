@@ -191,7 +191,7 @@ BodyWriter::Piece BodyWriter::cast(const Expression& e) {
   const Expression& from = e.operands[0];
   if (from.kind == Expression::Kind::integer && from.type != Scalar::boolean &&
       e.type != Scalar::boolean) {
-    constexpr std::uint64_t exact = 1 << 24;  // up to here every integer is a float
+    constexpr std::uint64_t exact = std::uint64_t{1} << 53;  // larger ones would be rounded twice
     if (is_real(e.type) && from.integer <= exact) {
       return {real_literal(e.type, static_cast<double>(from.integer)), binds::operand};
     }

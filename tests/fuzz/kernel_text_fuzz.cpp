@@ -1,9 +1,9 @@
 // libFuzzer target: parses arbitrary bytes as the text of kernels.
 
+#include "support/kernel_text_fuzz.hpp"
+
 #include <cstddef>
 #include <cstdint>
-
-#include "support/kernel_text_fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 

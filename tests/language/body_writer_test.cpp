@@ -302,11 +302,11 @@ TEST(BodyWriter, AssignsAndCounts) {
 TEST(BodyWriter, KeepsBooleansZeroOrOne) {
   const HostKernel kernel(R"(
     element flags(in<bool> x, out<bool> y, inout<uint8_t> n, bool on) {
-      const bool both = x && on;
+      const bool both = (x == true) && on;
       y = n;
       if (y == true) n = n + both;
     })");
-  std::vector<std::uint8_t> x = {0, 1, 1}, y(3, 9), n = {0, 4, 250};
+  std::vector<std::uint8_t> x = {0, 1, 2}, y(3, 9), n = {0, 4, 250};
   const bool on = true;
   kernel.run({1, 1, 1}, {32, 1, 1}, x, y, n, on);
   EXPECT_EQ(y, (std::vector<std::uint8_t>{0, 1, 1}));

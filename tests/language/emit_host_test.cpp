@@ -132,6 +132,17 @@ TEST(EmittedBlocks, RunTheirOwnCodeBetweenLoopsOverThreads) {
   }
 }
 
+TEST(EmittedBlocks, KeepVariablesOfOneNameApart) {
+  const HostKernel kernel(R"(
+    block kernel_(inout<int> x) {
+      { shared<int, 32> tile; for (auto thread : threads) { tile[thread.x] = 5; int y = tile[thread.x]; x[thread.x] += y; } }
+      { shared<float, 32> tile; for (auto thread : threads) { tile[thread.x] = 0.5f; float y = tile[thread.x]; x[thread.x] += int(4 * y); } }
+    })");
+  std::vector<int> x(32, 1);
+  kernel.run({1, 1, 1}, {32, 1, 1}, x);
+  EXPECT_EQ(x, std::vector<int>(32, 8));
+}
+
 /// The order of additions that every device has.
 double reduced(const std::vector<double>& values, std::size_t block) {
   std::vector<double> lanes(reduction_lanes, 0);

@@ -57,6 +57,7 @@ TEST(Emit, PutsABarrierBetweenAReadOfTheBlockAndTheNextLoop) {
   EXPECT_EQ(barriers("if (tile[0] > 0) { " + loop + "}"), 2u);
   EXPECT_EQ(barriers("int n = 4; if (n > 0) { n = tile[0]; } " + loop), 2u);
   EXPECT_EQ(barriers("int n = tile[0];" + loop + loop), 3u);
+  EXPECT_EQ(barriers("int n = 4; if (n > 0) { n = tile[0]; } else { " + loop + " }"), 1u);
   // The condition may come after the loop over threads of the round before.
   EXPECT_EQ(barriers("while (tile[0] > 0) { " + loop + "}"), 3u);
   EXPECT_EQ(barriers("for (int k = 0; k < 4; ++k) { " + loop + "}"), 2u);
@@ -93,6 +94,19 @@ TEST(Emit, GivesArgumentsTheTypesThatOpenClImplementationsReport) {
                       "ulong y_1_size, uchar a_2, ulong b_3)"),
             text.npos)
       << text;
+}
+
+TEST(Emit, UsesTheAmountOfAShiftThatEveryDeviceUses) {
+  const auto has = [](std::string_view statement, std::string_view part) {
+    const std::string text =
+        "element f(inout<int> x, inout<int64_t> y, int n) { " + std::string(statement) + " }";
+    const std::string made = emit(parse(text), Dialect::cuda);
+    return made.find(part) != made.npos;
+  };
+  EXPECT_TRUE(has("x = x << n;", " << (n_2 & 31);"));
+  EXPECT_TRUE(has("y = y >> (n + 1);", " >> (n_2 + 1 & 63);"));
+  EXPECT_TRUE(has("y >>= n;", " >>= (n_2 & 63);"));
+  EXPECT_TRUE(has("x = x << 31;", " << 31;"));
 }
 
 TEST(Emit, NestsNoParenthesesForALongSum) {

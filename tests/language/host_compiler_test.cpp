@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <span>
 #include <string>
 #include <string_view>
@@ -145,6 +146,8 @@ TEST(HostCompiler, IsTheFirstProgramOfItsNameInThePath) {
   const std::string made = script(second, "c++", "#!/bin/sh\n");
   const std::string path = "relative:" + first / "" + ":" + second / "";
   EXPECT_TRUE(std::filesystem::equivalent(try_find_host_compiler("", path)->path, made));
+  const std::string relative = std::filesystem::relative(second / "");
+  EXPECT_FALSE(try_find_host_compiler("c++", relative));
   script(first, "mine", "#!/bin/sh\n");
   EXPECT_TRUE(
       std::filesystem::equivalent(try_find_host_compiler("mine", path)->path, first / "mine"));
@@ -174,14 +177,28 @@ TEST(HostCompiler, ReportsACompilerThatDoesNotStartOrIsEnded) {
 }
 
 TEST(HostCompiler, WorksInAProgramThatIgnoresItsChildren) {
+  const test::TemporaryFolder folder;
+  const HostCompiler noting = {
+      script(folder, "noting",
+             "#!/bin/sh\ngrep SigIgn /proc/self/status > " + folder / "signals" + "\nexit 1\n"),
+      "noting"};
   struct sigaction before = {}, ignore = {};
   ignore.sa_handler = SIG_IGN;
   ASSERT_EQ(sigaction(SIGCHLD, &ignore, &before), 0);
+  struct sigaction pipe_before = {};
+  ASSERT_EQ(sigaction(SIGPIPE, &ignore, &pipe_before), 0);
   const Result<Bytes> object = try_compile_for_host(compiler(), "f", returning(3));
   const Result<Bytes> wrong = try_compile_for_host(compiler(), "f", "wrong");
+  EXPECT_FALSE(try_compile_for_host(noting, "f", ""));
   ASSERT_EQ(sigaction(SIGCHLD, &before, nullptr), 0);
+  ASSERT_EQ(sigaction(SIGPIPE, &pipe_before, nullptr), 0);
   EXPECT_TRUE(object);
   EXPECT_FALSE(wrong);
+  // The compiler has its usual signals. (Some shells change what they do with SIGCHLD themselves.)
+  std::string name;
+  std::uint64_t ignored = ~std::uint64_t{0};
+  std::ifstream(folder / "signals") >> name >> std::hex >> ignored;
+  EXPECT_EQ(ignored >> (SIGPIPE - 1) & 1, 0u);
 }
 
 TEST(HostCompiler, LoadsNoBytesThatAreNotCode) {

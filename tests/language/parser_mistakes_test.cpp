@@ -387,6 +387,7 @@ TEST(ParserMistakes, OfLongNamesStayReadable) {
   const std::string message = message_of("kernel " + name + "(in<float> x) { " + name + "; }");
   EXPECT_NE(message.find("of kernel 'qqq"), message.npos) << message;
   EXPECT_NE(message.find("is not declared. Declare it"), message.npos) << message;
+  EXPECT_LT(message.size(), 200u) << message;
 }
 
 }  // namespace

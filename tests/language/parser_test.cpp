@@ -372,13 +372,14 @@ TEST(Parser, ComputesTheSizeOfASharedArray) {
   EXPECT_EQ(elements("(n - 9) / -2 + 1"), 2u);
   EXPECT_EQ(elements("-n % 4 + 9"), 6u);
   EXPECT_EQ(elements("17u / 5u + 17u % 5u"), 5u);
-  EXPECT_EQ(elements("(12 & 10 | 1 ^ 2)"), 11u);
+  EXPECT_EQ(elements("(12 & 10 | 1 ^ 3)"), 10u);
   EXPECT_EQ(elements("(1 << 4) + (-64 >> 3)"), 8u);
   EXPECT_EQ(elements("(0x80000000 >> 28)"), 8u);
   EXPECT_EQ(elements("~0u / 0x10000000u"), 15u);
   EXPECT_EQ(elements("uint8_t(260) + flag"), 5u);
   EXPECT_EQ(elements("int8_t(130) + 200"), 74u);
   EXPECT_EQ(elements("(-9223372036854775807 - 1) / -1 % 5 + 9"), 6u) << "it wraps";
+  EXPECT_EQ(elements("-6 / -1"), 6u);
   EXPECT_EQ(elements("!n + 1"), 1u);
 }
 

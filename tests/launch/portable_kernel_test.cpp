@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <initializer_list>
 #include <cstdint>
+#include <initializer_list>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -289,6 +289,19 @@ TEST_P(PortableKernelTest, AGridHasThreeAxes) {
       }
     }
   }
+}
+
+TEST_P(PortableKernelTest, AnArrayThatIsWrittenInPartNeedsNoOldBytes) {
+  constexpr KernelText text{.text = R"(
+    kernel write_even(part<int> to) {
+      if (index.x % 2 == 0 && index.x < size(to)) to[index.x] = int(index.x);
+    })"};
+  auto to = Array<std::int32_t>::uninitialized(device, 10);
+  load(text).launch(first, elements(10), to);
+  EXPECT_EQ(to.slice(8, 1).to_vector(), std::vector<std::int32_t>{8});
+  auto kept = array(std::vector<std::int32_t>{7, 7, 7});
+  load(text).launch(first, elements(3), kept);
+  EXPECT_EQ(kept.to_vector(), (std::vector<std::int32_t>{0, 7, 2}));
 }
 
 // --- What the simulated device finds

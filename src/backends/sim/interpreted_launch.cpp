@@ -29,8 +29,7 @@ Result<std::vector<language::Mistake>> try_interpret(const KernelLaunch& launch,
   const language::Program& program = interpreter.program();
   const std::uint64_t blocks = launch.block_count();
   const auto array_at = [&](std::size_t index, std::uint64_t elements) {
-    return language::Argument{.address = address_in(launch.arguments[index]),
-                                 .elements = elements};
+    return language::Argument{.address = address_in(launch.arguments[index]), .elements = elements};
   };
   if (launch.function.is_combine) {
     return interpreter.try_combine(blocks, array_at(0, count_in(launch.arguments[1])),
@@ -56,6 +55,16 @@ Result<std::vector<language::Mistake>> try_interpret(const KernelLaunch& launch,
     return no_host_memory(launch.arguments.size() * sizeof(language::Argument),
                           "the arguments of a kernel");
   }
+}
+
+bool is_written_in_part(const KernelFunction& function, std::size_t index) noexcept {
+  if (!function.interpreter || function.is_combine) return false;
+  std::size_t next = 0;
+  for (const language::Parameter& parameter : function.interpreter->program().parameters) {
+    if (next == index) return parameter.intent == language::Intent::part;
+    next += parameter.intent == language::Intent::value ? 1 : 2;
+  }
+  return false;
 }
 
 const KernelArgument* find_array(const KernelLaunch& launch, std::string_view name) noexcept {

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 #include <vector>
 
@@ -18,6 +19,10 @@ namespace tern::sim {
 /// those at which the simulation reaches the bytes. Fails as Interpreter::try_run() does.
 [[nodiscard]] Result<std::vector<language::Mistake>> try_interpret(
     const KernelLaunch& launch, const language::RunOptions& options) noexcept;
+
+/// Returns whether the argument of a launch is an array that a portable kernel declares `part`: it
+/// writes some elements and reads none.
+[[nodiscard]] bool is_written_in_part(const KernelFunction& function, std::size_t index) noexcept;
 
 /// Returns the argument of the launch that is the array of this name, or null.
 [[nodiscard]] const KernelArgument* find_array(const KernelLaunch& launch,

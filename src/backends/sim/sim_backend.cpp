@@ -16,6 +16,7 @@
 #include "backends/memory_file.hpp"
 #include "backends/page_failures.hpp"
 #include "backends/sim/capture.hpp"
+#include "backends/sim/interpreted_launch.hpp"
 #include "backends/sim/unknown_blocks.hpp"
 #include "core/no_host_memory.hpp"
 #include "device/host_order.hpp"
@@ -787,8 +788,8 @@ class SimBackend final : public Backend, public HostOrder {
     const std::shared_ptr<const SimKernel> kernel = kernels_.find(native.value);
     if (!kernel) return dead_kernel(submission, native);
     // The graph keeps the values of the arguments, but not the kernel.
-    const auto kept = std::make_shared<const KernelLaunch>(kernel->function, kernel->name, size,
-                                                           arguments);
+    const auto kept =
+        std::make_shared<const KernelLaunch>(kernel->function, kernel->name, size, arguments);
     lane->capture->add_work(lane->number, submission.site, submission.tag,
                             [this, native, kept](const Submission& on) {
                               return queue_launch(on, native, kept->size, kept->arguments);
@@ -1146,7 +1147,8 @@ class SimBackend final : public Backend, public HostOrder {
     std::vector<Touch>& touches = world_->scratch();
     for (KernelArgument& argument : kept->arguments) {
       if (argument.range_address != nullptr) {
-        add_declared(touches, argument);
+        const auto index = static_cast<std::size_t>(&argument - kept->arguments.data());
+        add_declared(touches, argument, is_written_in_part(kept->function, index));
       } else if (Result<void> taken = add_bare(touches, submission, kernel->name, argument);
                  !taken) {
         return taken;
@@ -1631,11 +1633,13 @@ class SimBackend final : public Backend, public HostOrder {
   }
   // --- Launches
 
-  void add_declared(std::vector<Touch>& touches, const KernelArgument& argument) {
+  void add_declared(std::vector<Touch>& touches, const KernelArgument& argument,
+                    bool reads_none = false) {
     if (argument.range_bytes == 0) return;
-    const TouchKind kind = argument.access == Access::read         ? TouchKind::read
-                           : argument.access == Access::read_write ? TouchKind::read_write
-                                                                   : TouchKind::write;
+    const TouchKind kind = argument.access == Access::read ? TouchKind::read
+                           : argument.access == Access::read_write && !reads_none
+                               ? TouchKind::read_write
+                               : TouchKind::write;
     world_->add_touch(touches, kind, argument.range_address, argument.range_bytes);
   }
 
