@@ -3,6 +3,7 @@
 The cases: an old CMake, no root, no network, missing packages, a read-only tree, an old compiler.
 """
 
+import json
 import os
 import pathlib
 import shutil
@@ -124,6 +125,15 @@ def violations(root):
         if (status != 0) != is_failing or missing or (not sentences and output):
             yield f"{command[0]}:1: with {wrong}, {command} ends with {status}, lacks {missing}, and prints: {output}"
     yield from old_compiler(root)
+    yield from presets(root)
+
+
+def presets(root):
+    """An older CMake must be able to read the presets, because it names the version that it needs only after them."""
+    found = json.loads((root / "CMakePresets.json").read_text())
+    if found["version"] > 3 or "cmakeMinimumRequired" in found:
+        yield ("CMakePresets.json:1: CMake 3.21 cannot read version 4 and newer, and refuses 'cmakeMinimumRequired' without the "
+               "version that it needs. Leave both to cmake_minimum_required in CMakeLists.txt.")
 
 
 def old_compiler(root):
