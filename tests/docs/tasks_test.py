@@ -71,14 +71,17 @@ def read_readme(root):
 
 
 def unit_of(pages):
-    """One translation unit: the program of each page in a namespace, and a main() that calls one by name."""
+    """One translation unit: the program of each page in a namespace, and a main() that calls one by name.
+
+    Lines count from the first one of each program, because outputs name lines, and readers see the program alone.
+    """
     includes, programs, calls = ["#include <string_view>"], [], []
     for page in pages:
         includes += INCLUDE.findall(page.program)
         body = INCLUDE.sub("", page.program).rstrip()
         # Only the real main() may end without a value.
         body = re.sub(r"\}(?:  //[^\n]*)?$", "return 0; }", body)
-        programs.append(f'namespace {page.entry} {{\n#line {page.line} "{page.name}"\n{body}\n}}')
+        programs.append(f'namespace {page.entry} {{\n#line 1 "{page.path.stem}.cpp"\n{body}\n}}')
         calls.append(f'  if (wanted == "{page.entry}") return {page.entry}::main();')
     return "\n".join([*dict.fromkeys(includes), *programs, "int main(int, char** words) {",
                       "  const std::string_view wanted = words[1];", *calls, "  return 2;", "}\n"])
