@@ -189,7 +189,8 @@ Driver load_driver(const DriverLibrary& library) {
   Entries entries(library);
   if (!entries.can_ask()) {
     return absent(
-        "the driver has no cuGetProcAddress, which came with CUDA 11.3. Install driver 465 or newer.");
+        "the driver has no cuGetProcAddress, which came with CUDA 11.3. Install driver 465 or "
+        "newer.");
   }
   const DriverEntryInfo* missing = fill(driver.table, entries);
   if (entries.is_stub()) return absent(stub_sentence());
