@@ -174,6 +174,7 @@ std::string python_text(std::string text) {
       {"Access::read_write", "an rw lease"},
       {"UnifiedOptions::device", "the argument device"},
       {"HintOptions::strict", "the argument strict"},
+      {"PausableOptions::directory", "the argument directory"},
       {"allocate(MemoryKind::managed)", "kind='managed'"},
       {"MemoryKind::managed", "kind='managed'"},
       {"MemoryKind::device", "kind='device'"},

@@ -294,7 +294,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, PausableModel,
                          [](const auto& one) { return one.param.name; });
 
 TEST_P(PausableModel, HoldsForRandomPrograms) {
-  const int programs = test::in_full() ? 200 : 3;
+  const int programs = test::in_full() ? 8 : 3;
   const int steps = test::in_full() ? 400 : 120;
   PausingProgram::Counts sum;
   for (int seed = 1; seed <= programs; ++seed) {
