@@ -87,13 +87,21 @@ std::string size(const Json& json, const char* key) {
   return format_bytes(json.at(key).get<std::uint64_t>());
 }
 
+/// The text in lines that fit the terminal, for a place behind `indent` columns.
+std::string fitted(std::string_view text, std::size_t indent) {
+  return wrapped(text, indent, terminal_columns());
+}
+
 void print_full_device(const Json& device) {
+  const std::size_t indent = text(device, "spec").size() + 4;
   if (device.contains("error")) {
-    fmt::print("  {}  {}\n", text(device, "spec"), red(text(device, "error")));
+    fmt::print("  {}  {}\n", text(device, "spec"), red(fitted(text(device, "error"), indent)));
     return;
   }
-  fmt::print("  {}  {}, {} processors, {}\n", bold(text(device, "spec")), text(device, "name"),
-             device.at("processors").get<int>(), text(device, "driver"));
+  fmt::print("  {}  {}\n", bold(text(device, "spec")),
+             fitted(fmt::format("{}, {} processors, {}", text(device, "name"),
+                                device.at("processors").get<int>(), text(device, "driver")),
+                    indent));
   if (device.contains("total_bytes")) {
     fmt::print("    memory     {} free of {}\n", size(device, "free_bytes"),
                size(device, "total_bytes"));
@@ -105,36 +113,47 @@ void print_full_device(const Json& device) {
     std::string& list = has.get<bool>() ? can : cannot;
     list += (list.empty() ? "" : ", ") + capability;
   }
-  if (!can.empty()) fmt::print("    can        {}\n", can);
-  if (!cannot.empty()) fmt::print("    cannot     {}\n", dim(cannot));
+  constexpr std::size_t list_indent = 15;
+  if (!can.empty()) fmt::print("    can        {}\n", fitted(can, list_indent));
+  if (!cannot.empty()) fmt::print("    cannot     {}\n", dim(fitted(cannot, list_indent)));
 }
 
 void print_full(const Json& json) {
   fmt::print("{}  {}\n\n", bold("Tern " + text(json, "version")), dim(text(json, "compiler")));
   for (const Json& backend : json.at("backends")) {
+    const std::size_t indent = text(backend, "name").size() + 2;
     if (!backend.at("available").get<bool>()) {
-      fmt::print("{}  {}\n", dim(text(backend, "name")), text(backend, "reason"));
+      fmt::print("{}  {}\n", dim(text(backend, "name")), fitted(text(backend, "reason"), indent));
       continue;
     }
-    fmt::print("{}", green(text(backend, "name")));
+    std::string options;
     for (const Json& option : backend.at("options")) {
-      fmt::print("  {}", dim(option.get<std::string>()));
+      options += (options.empty() ? "" : " ") + option.get<std::string>();
     }
-    fmt::print("\n");
+    fmt::print("{}  {}\n", green(text(backend, "name")), dim(fitted(options, indent)));
     for (const Json& device : backend.at("devices")) print_full_device(device);
     for (const Json& device : backend.at("unusable_devices")) {
-      fmt::print("  {}\n", dim("not used: " + device.get<std::string>()));
+      fmt::print("  {}\n", dim(fitted("not used: " + device.get<std::string>(), 2)));
     }
   }
   fmt::print("\n{}\n", bold("Configuration"));
   if (json.contains("configuration_error")) {
-    fmt::print("  {}\n", red(text(json, "configuration_error")));
+    fmt::print("  {}\n", red(fitted(text(json, "configuration_error"), 2)));
     return;
   }
   for (const Json& variable : json.at("configuration")) {
     const std::string value = text(variable, "value");
-    fmt::print("  {:<20} {:<20} {}\n", text(variable, "name"), value.empty() ? "unset" : value,
-               dim(text(variable, "purpose")));
+    const std::string columns =
+        fmt::format("  {:<20} {:<20} ", text(variable, "name"), value.empty() ? "unset" : value);
+    const std::string meaning =
+        fmt::format("{}. Accepts {}.", text(variable, "purpose"), text(variable, "accepts"));
+    constexpr std::size_t indent = 44;
+    if (terminal_columns() >= 80 && columns.size() <= indent) {
+      fmt::print("{}{}\n", columns, dim(fitted(meaning, indent)));
+    } else {
+      fmt::print("{}\n    {}\n", columns.substr(0, columns.find_last_not_of(' ') + 1),
+                 dim(fitted(meaning, 4)));
+    }
   }
   for (const Json& name : json.at("unknown_variables")) {
     fmt::print("  {:<20} {}\n", name.get<std::string>(),

@@ -34,6 +34,7 @@ html_theme = "furo"
 html_title = f"Tern {release}"
 html_static_path = ["static"]
 html_css_files = ["tern.css"]
+html_search_scorer = str(pathlib.Path(__file__).resolve().parent / "scorer.js")
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {"navigation_with_keys": True, "sidebar_hide_name": False}

@@ -22,6 +22,7 @@ site = pathlib.Path(__file__).resolve().parent
 COMMON = dict(line.split(": ", 1) for line in (site / "names.txt").read_text().splitlines() if line and line[0] != "#")
 FIELD = re.compile(r"^[\w:<>,*&\s\[\]]+?\b(\w+)(\s*=\s*[^;]*|\s*\{[^;]*\})?;")
 FUNCTION = re.compile(r"\b(operator\S+|~?\w+)\(")
+COPY = re.compile(r"\b(\w+)\((?:const \1&|\1&&)\s*\w*\)")  # the constructor that copies or moves
 WORDS = {"if", "for", "while", "switch", "return", "static_assert", "requires", "decltype", "noexcept", "alignas", "sizeof", "explicit"}
 
 
@@ -126,7 +127,9 @@ def commented(lines: list[str]) -> list[str]:
                 group = comment
             elif name and not behind:
                 indent = line[: len(line) - len(line.lstrip())]
-                if group and (is_field and last_is_field or stem == last_name.removeprefix("try_") or
+                if COPY.search(line):
+                    pass  # a comment of another constructor is not meant for it
+                elif group and (is_field and last_is_field or stem == last_name.removeprefix("try_") or
                               any(re.search(rf"\b(try_)?{re.escape(stem)}\b", one) for one in group)):
                     result += group
                 elif stem in COMMON and not is_field:

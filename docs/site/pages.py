@@ -102,6 +102,8 @@ class Site:
 
         parts = re.split(r"(^```.*?^```$)", (root / path).read_text(), flags=re.M | re.S)
         text = "".join(part if part.startswith("```") else LINK.sub(link, part) for part in parts)
+        if path.startswith("docs/tasks/"):
+            text = with_line_numbers(text)
         return f"---\norphan: true\n---\n\n{text}" if page.startswith("tree/") else text
 
     def image(self, path: str) -> str:
@@ -151,16 +153,21 @@ class Site:
         lines = ["C++ reference", "=============", "", "Programs include ``<tern/tern.hpp>``, or single headers. The layers, from the lowest:", ""]
         for layer in [one for one in order if one in layers]:
             title = layer
-            lines += [f"{title}", "-" * len(title), "", rst(meaning.get(layer, "")), "", ".. toctree::", "   :maxdepth: 1", ""]
-            for path in layers[layer]:
-                inside = path.relative_to(include).as_posix()
-                lines.append(f"   {inside} <{inside}>")
-                self.header(path, inside)
-            lines.append("")
-        for path in layers.get("", []):
-            lines += ["The header of all", "-----------------", "", ".. toctree::", "   :maxdepth: 1", "", f"   {path.name} <{path.name}>", ""]
-            self.header(path, path.name)
+            lines += [f"{title}", "-" * len(title), "", rst(meaning.get(layer, "")), "", *self.headers(layers[layer])]
+        lines += ["The header of all", "-----------------", "", *self.headers(layers.get("", []))]
         self.write("reference/cpp/index.rst", "\n".join(lines))
+
+    def headers(self, paths: list[pathlib.Path]) -> list[str]:
+        """Make the pages of the headers, and return a list of them: what each header has, by its first sentence."""
+        include = root / "include" / "tern"
+        tree = [".. toctree::", "   :hidden:", ""]
+        table = [".. list-table::", "   :widths: 32 68", ""]
+        for path in paths:
+            inside = path.relative_to(include).as_posix()
+            self.header(path, inside)
+            tree.append(f"   {path.name} <{inside}>")
+            table += [f"   * - :doc:`{inside} <{inside}>`", f"     - {first_sentence(path)}"]
+        return [*tree, "", *table, ""]
 
     def header(self, path: pathlib.Path, inside: str) -> None:
         prose, code = opening(path)
@@ -169,6 +176,13 @@ class Site:
         if code:
             lines += [f".. doxygengroup:: {headers.group_of(path)}", "   :content-only:", "   :members:", "   :undoc-members:", ""]
         self.write(f"reference/cpp/{inside}.rst", "\n".join(lines))
+
+
+def with_line_numbers(text: str) -> str:
+    """The text of a page with a program. If its output names lines of the program, the program has line numbers."""
+    if not re.search(r"^```text\n(?:(?!```).*\n)*?.*(?:\bline \d|\.(?:cpp|py):\d)", text, re.M):
+        return text
+    return re.sub(r"^```(cpp|python)\n", r"```{code-block} \1\n:linenos:\n\n", text, count=1, flags=re.M)
 
 
 def rst(text: str) -> str:
@@ -213,6 +227,14 @@ def opening(path: pathlib.Path) -> tuple[list[str], bool]:
         lines.append("   " + line if starts_code and line else plain)
     is_declaring = any("namespace tern" in line for line in text.splitlines()) if path.suffix == ".hpp" else True
     return lines, is_declaring
+
+
+def first_sentence(path: pathlib.Path) -> str:
+    """The first sentence of the comment at the top of a header, without a colon at its end."""
+    prose, _ = opening(path)
+    paragraph = " ".join("\n".join(prose).strip().split("\n\n")[0].split())
+    sentence = re.split(r"(?<=[.:])\s+(?=[A-Z])", paragraph)[0]
+    return re.sub(r":$", ".", sentence)
 
 
 def main(target: pathlib.Path) -> int:

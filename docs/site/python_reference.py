@@ -188,6 +188,7 @@ def write(package: pathlib.Path, target: pathlib.Path) -> list[str]:
     target.mkdir(parents=True, exist_ok=True)
     reader = Reader(package)
     pages = modules(package)
+    tree, table = [".. toctree::", "   :hidden:", ""], [".. list-table::", "   :widths: 32 68", ""]
     for module in pages:
         title = f"ternmem.{module}" if module else "ternmem"
         lines = [title, "=" * len(title), "", f".. py:module:: {title}", ""]
@@ -195,13 +196,14 @@ def write(package: pathlib.Path, target: pathlib.Path) -> list[str]:
         if not docstring:
             reader.undocumented.append(title)
         lines += reader.text(docstring, "")
+        tree.append(f"   {title}")
+        table += [f"   * - :doc:`{title} <{title}>`", f"     - {' '.join((docstring or '').split(chr(10) * 2)[0].split())}"]
         names = reader.public(module)
         for name in names:
             if not (module == "" and name in pages):
                 lines += [*reader.entry(module, name), ""]
         (target / f"{title}.rst").write_text("\n".join(lines) + "\n")
     title = "Python reference"
-    entries = "\n".join(f"   ternmem.{one}" if one else "   ternmem" for one in pages)
     (target / "index.rst").write_text(f"{title}\n{'=' * len(title)}\n\nThe module ``ternmem``, and the modules for other libraries. "
-                                      f"The guide begins at :doc:`/guide/python-start`.\n\n.. toctree::\n   :maxdepth: 1\n\n{entries}\n")
+                                      "The guide begins at :doc:`/guide/python-start`.\n\n" + "\n".join([*tree, "", *table, ""]))
     return reader.undocumented

@@ -35,7 +35,7 @@ constexpr std::size_t max_staging_threads = 64;
 
 constexpr std::array<ConfigVariable, 22> variables = {{
     {"TERN_DEVICE", "a device spec, such as host or cuda:1",
-     "the device that open_best_device() tries first"},
+     "the device that open_best_device() opens"},
     {"TERN_REHEARSE", "a simulated device, such as sim?memory=80GiB&backing=none",
      "is opened instead of every device but the host; `tern rehearse` sets it"},
     {"TERN_REQUIRE", "backend names separated by commas", "backends that must be present"},
@@ -60,7 +60,8 @@ constexpr std::array<ConfigVariable, 22> variables = {{
     {"TERN_CACHE_LIMIT", "a size such as 256MiB",
      "bytes of compiled kernels that are kept; 0: none"},
     {"TERN_SIM_SEED", "a number such as 7 or 0x1c9f", "the random seed of a simulated device"},
-    {"TERN_SIM_SCHEDULE", "mix, lazy, pct:3, ...", "the schedule of a simulated device"},
+    {"TERN_SIM_SCHEDULE", "mix, lazy, eager, random, skewed, stall-one, or pct:2 to pct:5",
+     "the schedule of a simulated device"},
     {"TERN_SIM_REUSE", "hostile or friendly", "how a simulated device reuses freed memory"},
     {"TERN_SIM_MODE", "throw, collect or abort", "what the checker does with a finding"},
     {"TERN_SIM_REPORT", "print or quiet", "whether findings are printed to standard error"},

@@ -19,7 +19,7 @@ QUESTIONS = [
     ("What replaces cudaMallocAsync?", "migrate/cuda.html", "cudaMallocAsync"),
     ("Can I launch my kernels with <<<>>>?", "guide/launches.html", "LaunchRecorder"),
     ("Do I need the CUDA toolkit?", "install.html", "No toolkit is needed to build"),
-    ("Which systems and drivers does Tern run on?", "tree/README.html", "driver 11.3 or newer"),
+    ("Which systems and drivers does Tern run on?", "tree/README.html", "CUDA 11.3 or newer"),
     ("How fast is it, and how do I measure that?", "tree/README.html", "tern bench pool.pair"),
     ("How do PyTorch and my code share a pool?", "tasks/pytorch.html", "ternmem.torch"),
     ("My model is larger than the GPU. What now?", "guide/python-plugins.html", "offload_parameters"),
@@ -29,6 +29,13 @@ QUESTIONS = [
     ("How do I pass a CuPy array without a copy?", "guide/python-exchange.html", "from_dlpack"),
     ("Can my tests run without a GPU?", "tasks/without-a-gpu.html", "sim"),
     ("May several threads use one buffer? And a forked child?", "guide/devices.html", "After a fork"),
+    ("How do I limit the memory of one part of my program?", "tasks/budget.html", "BudgetResource"),
+    ("What does TERN_TRACE do?", "guide/devices.html", "records what the program does with memory"),
+    ("How do I install without root?", "install.html", "TERN_CMAKE_ARGS"),
+    ("Which CUDA driver do I need?", "guide/cuda.html", "release 465"),
+    ("Who holds the memory?", "tasks/report.html", "share bytes blocks tag"),
+    ("How do I call cuBLAS on a buffer?", "guide/launches.html", "cublasSetStream"),
+    ("Why does nvidia-smi show memory that I freed?", "guide/pool.html", "nvidia-smi"),
     ("What does OutOfBudget mean?", "guide/errors.html", "OutOfBudget"),
 ]
 CLICKS = 2

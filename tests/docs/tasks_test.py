@@ -71,14 +71,17 @@ def read_readme(root):
 
 
 def unit_of(pages):
-    """One translation unit: the program of each page in a namespace, and a main() that calls one by name."""
+    """One translation unit: the program of each page in a namespace, and a main() that calls one by name.
+
+    Lines count from the first one of each program, because outputs name lines, and readers see the program alone.
+    """
     includes, programs, calls = ["#include <string_view>"], [], []
     for page in pages:
         includes += INCLUDE.findall(page.program)
         body = INCLUDE.sub("", page.program).rstrip()
         # Only the real main() may end without a value.
         body = re.sub(r"\}(?:  //[^\n]*)?$", "return 0; }", body)
-        programs.append(f'namespace {page.entry} {{\n#line {page.line} "{page.name}"\n{body}\n}}')
+        programs.append(f'namespace {page.entry} {{\n#line 1 "{page.path.stem}.cpp"\n{body}\n}}')
         calls.append(f'  if (wanted == "{page.entry}") return {page.entry}::main();')
     return "\n".join([*dict.fromkeys(includes), *programs, "int main(int, char** words) {",
                       "  const std::string_view wanted = words[1];", *calls, "  return 2;", "}\n"])
@@ -177,6 +180,26 @@ def broken_links(root):
     return count, violations
 
 
+def unknown_functions(root):
+    """Functions that the documentation names, as `name()`, and no source has."""
+    known = set()
+    for folder in ("include", "src", "python", "tests"):
+        for path in (root / folder).rglob("*"):
+            if path.suffix in (".hpp", ".h", ".cpp", ".py") and "__pycache__" not in path.parts:
+                known.update(re.findall(r"\w+", path.read_text(errors="replace")))
+    violations = []
+    for path in [*root.glob("*.md"), root / "python/README.md", *sorted((root / "docs").rglob("*.md"))]:
+        text = path.read_text()
+        prose = re.sub(r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), text, flags=re.DOTALL | re.M)
+        if path.parent.name == "migrate":
+            prose = re.sub(r"^\|[^|\n]*", "", prose, flags=re.M)  # names of the other library
+        for match in re.finditer(r"`([^`\n]+\(\))`", prose):
+            if not match[1].startswith("torch.") and not known.issuperset(re.findall(r"\w+", match[1])):
+                line = prose.count("\n", 0, match.start()) + 1
+                violations.append(f"{path.relative_to(root).as_posix()}:{line}: there is no function '{match[1]}'.")
+    return violations
+
+
 def missing_from_index(root, folder):
     """Pages that the index of their folder does not link."""
     index = (root / folder / "README.md").read_text()
@@ -207,7 +230,7 @@ def main():
     pages = []
     for page in read_readme(root):
         (violations if isinstance(page, str) else pages).append(page)
-    violations += missing_from_overview(root)
+    violations += missing_from_overview(root) + unknown_functions(root)
     for folder in FOLDERS:
         violations += missing_from_index(root, folder)
         for path in sorted((root / folder).glob("*.md")):

@@ -3,10 +3,12 @@
 The cases: an old CMake, no root, no network, missing packages, a read-only tree, an old compiler.
 """
 
+import json
 import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import tempfile
 
 import tree
@@ -73,6 +75,9 @@ CASES = [
      ["Sphinx, Breathe, MyST or Furo is missing", "PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER scripts/docs"]),
     ("a read-only tree", ["scripts/setup", "build"], {"read-only": "whole"}, True,
      ["a tree of Tern/build', which cannot be written to", "Copy the tree", "cmake -S '"]),
+    ("a read-only tree for packages", ["bash", "-c", f"'{sys.executable}' scripts/packages conan"], {"read-only": "a file"}, True,
+     ["a tree of Tern/build', which cannot be written to", "Copy the tree"]),
+    ("a read-only tree for a GPU", ["scripts/gpu-test"], {"read-only": "whole"}, True, ["which cannot be written to"]),
     ("a read-only tree with a build folder", ["scripts/docs"], {"read-only": "with build"}, True, ["which cannot be written to"]),
     ("blanks in a value", ["bash", "-c", "source scripts/progress.sh; configure dev -DA=1; cat build/dev/configured_with.txt"],
      {"TERN_CMAKE_ARGS": "-DB='2 3' -DC=4", "cmake": '#!/bin/sh\nprintf "[%s]" "$@"\n'}, False,
@@ -92,14 +97,18 @@ def run_on_stand_ins(root, folder, command, different):
     copy = folder / "a tree of Tern"
     (copy / "bin").mkdir(parents=True)
     shutil.copytree(root / "scripts", copy / "scripts")
-    shutil.copy(root / "CMakeLists.txt", copy)
+    for name in ("CMakeLists.txt", "include/tern/core/version.hpp"):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / name, copy / name)
     for name in REAL:
         (copy / "bin" / name).symlink_to(shutil.which(name))
     for name, text in {**COMMANDS, **different}.items():
         if text and name not in ("read-only", "TERN_CMAKE_ARGS"):
             write_program(copy / "bin" / name, text)
     keywords = {}
-    if "read-only" in different:
+    if different.get("read-only") == "a file":  # also for root, and for an interpreter that others may not run
+        (copy / "build").write_text("")
+    elif "read-only" in different:
         if different["read-only"] == "with build":
             (copy / "build").mkdir(mode=0o555)
         folder.chmod(0o755)
@@ -124,6 +133,15 @@ def violations(root):
         if (status != 0) != is_failing or missing or (not sentences and output):
             yield f"{command[0]}:1: with {wrong}, {command} ends with {status}, lacks {missing}, and prints: {output}"
     yield from old_compiler(root)
+    yield from presets(root)
+
+
+def presets(root):
+    """An older CMake must be able to read the presets, because it names the version that it needs only after them."""
+    found = json.loads((root / "CMakePresets.json").read_text())
+    if found["version"] > 3 or "cmakeMinimumRequired" in found:
+        yield ("CMakePresets.json:1: CMake 3.21 cannot read version 4 and newer, and refuses 'cmakeMinimumRequired' without the "
+               "version that it needs. Leave both to cmake_minimum_required in CMakeLists.txt.")
 
 
 def old_compiler(root):

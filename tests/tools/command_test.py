@@ -36,10 +36,9 @@ class Info(unittest.TestCase):
         backends = json.loads(tern("info", "--json").stdout)["backends"]
         available = {backend["name"]: backend["available"] for backend in backends}
         for name in ("cuda", "opencl"):
-            lines = [line for line in run.stdout.splitlines() if line.startswith(name)]
-            self.assertEqual(len(lines), 1)
+            self.assertEqual(len(re.findall(rf"(?m)^{name}", run.stdout)), 1)
             if not available[name]:
-                self.assertRegex(lines[0], rf"backend '{name}' is not available: .*\.")
+                self.assertRegex(" ".join(run.stdout.split()), rf"{name} backend '{name}' is not available: .*\.")
 
     def test_json_is_valid_and_says_the_same(self):
         info = json.loads(tern("info", "--json").stdout)
@@ -83,6 +82,17 @@ class Info(unittest.TestCase):
         for backend in backends:
             if not backend["available"]:
                 self.assertIn(backend["reason"], " ".join(tern("info").stdout.split()))
+
+    def test_the_details_fit_the_terminal_too(self):
+        for columns in (60, 100):
+            run = tern("info", "--all", COLUMNS=str(columns))
+            self.assertEqual(run.returncode, 0, run.stderr)
+            for line in run.stdout.splitlines():
+                # A word may be longer than the rest of its line; nothing else is.
+                self.assertTrue(len(line) <= columns or len(line.split()) <= 2, line)
+            for name in ("host", "sim", "cuda", "Configuration", "TERN_SIM_TRACE"):
+                self.assertRegex(run.stdout, rf"(?m)^ *{name}")
+            self.assertIn("Accepts 1 to 1024.", " ".join(run.stdout.split()))
 
     def test_shows_the_variables_that_are_set(self):
         self.assertRegex(tern("info", TERN_STREAM_POOL="8").stdout, r"settings +TERN_STREAM_POOL=8\n")

@@ -188,7 +188,9 @@ Driver load_driver(const DriverLibrary& library) {
   Driver driver;
   Entries entries(library);
   if (!entries.can_ask()) {
-    return absent("the driver has no cuGetProcAddress, which came with version 11.3. Update it.");
+    return absent(
+        "the driver has no cuGetProcAddress, which came with CUDA 11.3. Install driver 465 or "
+        "newer.");
   }
   const DriverEntryInfo* missing = fill(driver.table, entries);
   if (entries.is_stub()) return absent(stub_sentence());

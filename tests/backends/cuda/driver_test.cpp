@@ -115,7 +115,8 @@ TEST(CudaDriver, TakesTheFourArgumentsOfOlderDrivers) {
 }
 
 TEST(CudaDriver, WantsOneWayToFindItsEntries) {
-  EXPECT_TRUE(says(load_from({}), "no cuGetProcAddress, which came with version 11.3"));
+  EXPECT_TRUE(says(load_from({}),
+                   "no cuGetProcAddress, which came with CUDA 11.3. Install driver 465 or newer."));
 }
 
 TEST(CudaDriver, SaysWhyItCannotBeInitialised) {
