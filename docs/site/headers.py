@@ -33,6 +33,22 @@ def group_of(path: pathlib.Path) -> str:
     return re.sub(r"\W", "_", "_".join(parts[start:]))
 
 
+def without_bodies(lines: list[str]) -> list[str]:
+    """The lines, without the bodies of macros that programs use: those with a comment."""
+    result: list[str] = []
+    is_body = False
+    for line in lines:
+        if is_body:
+            is_body = line.endswith("\\")
+            continue
+        found = re.match(r"#define (TERN_\w+)\([^)]*\)", line)
+        if found and result and result[-1].startswith("///") and not found[1].startswith("TERN_FOR_EACH"):
+            is_body = line.endswith("\\")
+            line = found[0]
+        result.append(line)
+    return result
+
+
 def expanded(lines: list[str]) -> list[str]:
     """The lines, with lists in macros expanded."""
     lists: dict[str, list[list[str]]] = {}
@@ -48,7 +64,7 @@ def expanded(lines: list[str]) -> list[str]:
             body = " ".join(one.rstrip("\\").strip() for one in text)[found.end():]
             lists[found[1]] = [[part.strip() for part in one.split(", ")]
                                for one in re.findall(re.escape(found[2]) + r"\((.*?)\)(?=\s|$)", body)]
-        elif (found := re.match(r"#define (TERN_\w+)\(([\w, ]+)\)\s*(.*)", line)) and not found[1].startswith("TERN_FOR_EACH"):
+        elif (found := re.match(r"#define (TERN_\w+)\(([\w, ]+)\)\s+(\S.*)", line)) and not found[1].startswith("TERN_FOR_EACH"):
             text = [found[3]]
             while text[-1].endswith("\\"):
                 at += 1
@@ -190,7 +206,7 @@ def main(source: pathlib.Path, target: pathlib.Path) -> None:
             continue
         text = path.read_text()
         text = re.sub(r"(?<=\d)'(?=\d{3})", "", text)
-        lines = from_c(text) if path.suffix == ".h" else commented(expanded(text.splitlines()))
+        lines = from_c(text) if path.suffix == ".h" else commented(expanded(without_bodies(text.splitlines())))
         to = target / inside
         to.parent.mkdir(parents=True, exist_ok=True)
         to.write_text("\n".join(grouped(lines, group_of(path), path)) + "\n")

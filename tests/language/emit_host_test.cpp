@@ -118,7 +118,9 @@ TEST(EmittedBlocks, RunTheirOwnCodeBetweenLoopsOverThreads) {
       for (auto thread : threads) sums_[thread.x] = x[block.x * block_size.x + thread.x];
       while (width > 1) {
         width = width / 2;
-        for (auto thread : threads) if (thread.x < width) sums_[thread.x] += sums_[thread.x + width];
+        for (auto thread : threads) {
+          if (thread.x < width) sums_[thread.x] += sums_[thread.x + width];
+        }
       }
       const int sum = sums_[0];
       for (auto thread : threads) y[block.x * block_size.x + thread.x] = sum;
@@ -135,8 +137,20 @@ TEST(EmittedBlocks, RunTheirOwnCodeBetweenLoopsOverThreads) {
 TEST(EmittedBlocks, KeepVariablesOfOneNameApart) {
   const HostKernel kernel(R"(
     block kernel_(inout<int> x) {
-      { shared<int, 32> tile; for (auto thread : threads) { tile[thread.x] = 5; int y = tile[thread.x]; x[thread.x] += y; } }
-      { shared<float, 32> tile; for (auto thread : threads) { tile[thread.x] = 0.5f; float y = tile[thread.x]; x[thread.x] += int(4 * y); } }
+      {
+        shared<int, 32> tile;
+        for (auto thread : threads) {
+          int y = tile[thread.x] = 5;
+          x[thread.x] += y;
+        }
+      }
+      {
+        shared<float, 32> tile;
+        for (auto thread : threads) {
+          float y = tile[thread.x] = 0.5f;
+          x[thread.x] += int(4 * y);
+        }
+      }
     })");
   std::vector<int> x(32, 1);
   kernel.run({1, 1, 1}, {32, 1, 1}, x);

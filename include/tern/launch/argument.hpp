@@ -100,6 +100,7 @@ class LaunchArgument {
     made.is_undeclared_ = true;
     return made;
   }
+  /// Returns the same memory with this access.
   [[nodiscard]] LaunchArgument with_access(Access access) const noexcept {
     LaunchArgument made = *this;
     made.access_ = access;
