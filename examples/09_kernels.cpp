@@ -1,6 +1,6 @@
-// Kernels that declare what they do with their arguments: two streams, three kernels, and no wait in
-// the program. Runs on the device that is named as argument, or on a simulated one. The simulated
-// device finds the wait that is missing if one launch declares nothing.
+// Kernels that declare what they do with their arguments: two streams, three kernels, and no wait
+// in the program. Runs on the device that is named as argument, or on a simulated one. The
+// simulated device finds the wait that is missing if one launch declares nothing.
 
 #include <cstdint>
 #include <cstdio>

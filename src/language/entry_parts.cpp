@@ -1,8 +1,8 @@
 #include "language/entry_parts.hpp"
 
-#include <string_view>
-
 #include <fmt/format.h>
+
+#include <string_view>
 
 namespace tern::language {
 namespace {

@@ -34,21 +34,21 @@ namespace {
 constexpr std::array<const char*, 3> default_names = {"c++", "g++", "clang++"};
 constexpr std::string_view default_search_path = "/usr/local/bin:/usr/bin:/bin";
 
-constexpr std::array options = {
-    "-x", "c++", "-std=c++17", "-O3",
+constexpr std::array options = {"-x", "c++", "-std=c++17", "-O3",
 #if defined(__x86_64__) || defined(__i386__)
-    "-march=native",
+                                "-march=native",
 #else
-    "-mcpu=native",
+                                 "-mcpu=native",
 #endif
-    "-fPIC", "-shared",
-    // What a text computes does not depend on the compiler.
-    "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing",
-    // A kernel does not read errno. -fno-trapping-math would vectorise more, but g++ 12 then makes
-    // -0.0 of float(int(-0.5f)).
-    "-fno-math-errno",
-    // Lines for debuggers; no other code than that of the entries.
-    "-g1", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-w", "-pipe"};
+                                "-fPIC", "-shared",
+                                // What a text computes does not depend on the compiler.
+                                "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing",
+                                // A kernel does not read errno. -fno-trapping-math would vectorise
+                                // more, but g++ 12 then makes -0.0 of float(int(-0.5f)).
+                                "-fno-math-errno",
+                                // Lines for debuggers; no other code than that of the entries.
+                                "-g1", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-w",
+                                "-pipe"};
 
 std::string options_text() {
   std::string text;

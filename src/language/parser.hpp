@@ -9,7 +9,8 @@
 //   of the block. A `const` parameter may not.
 // - In a block kernel, a variable declared outside of the loops over threads belongs to the block,
 //   so the loops may read it and not write it.
-// - A kernel may read an `out` or `part` array that it also assigns; whether the element was written
+// - A kernel may read an `out` or `part` array that it also assigns; whether the element was
+// written
 //   before is known only when the kernel runs. A read that no assignment can precede is a mistake.
 // - Functions such as sqrt() need a float or a double. pow(x, 2) computes in the type of x.
 // - An element kernel and a reduction know no positions and no elements at other indices.

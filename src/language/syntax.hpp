@@ -55,28 +55,62 @@ struct Variable {
   std::string name;
   Kind kind = Kind::local;
   Scalar type = Scalar::f32;
-  std::uint32_t parameter = 0;   // kind value or array: the index of the parameter
-  std::uint64_t elements = 0;    // kind shared
-  bool is_const = false;         // kind local
-  bool is_of_thread = false;     // kind local: declared for one thread
-  bool needs_size = false;       // kind array: the text uses size(name)
+  std::uint32_t parameter = 0;  // kind value or array: the index of the parameter
+  std::uint64_t elements = 0;   // kind shared
+  bool is_const = false;        // kind local
+  bool is_of_thread = false;    // kind local: declared for one thread
+  bool needs_size = false;      // kind array: the text uses size(name)
   Position at;
 };
 
 enum class Operator : std::uint8_t {
   none,
-  add, subtract, multiply, divide, remainder,
-  shift_left, shift_right, bit_and, bit_or, bit_xor,
-  less, less_equal, greater, greater_equal, equal, not_equal,
-  logical_and, logical_or,
-  negate, complement, logical_not,
+  add,
+  subtract,
+  multiply,
+  divide,
+  remainder,
+  shift_left,
+  shift_right,
+  bit_and,
+  bit_or,
+  bit_xor,
+  less,
+  less_equal,
+  greater,
+  greater_equal,
+  equal,
+  not_equal,
+  logical_and,
+  logical_or,
+  negate,
+  complement,
+  logical_not,
 };
 
-/// Functions that the text may call. All take and return the type of the expression, which is f32 or
-/// f64 for all but `abs`, `min` and `max`.
+/// Functions that the text may call. All take and return the type of the expression, which is f32
+/// or f64 for all but `abs`, `min` and `max`.
 enum class Function : std::uint8_t {
-  sqrt, rsqrt, fabs, exp, exp2, log, log2, sin, cos, tan, tanh, floor, ceil, round,
-  pow, fmod, fma, abs, min, max,
+  sqrt,
+  rsqrt,
+  fabs,
+  exp,
+  exp2,
+  log,
+  log2,
+  sin,
+  cos,
+  tan,
+  tanh,
+  floor,
+  ceil,
+  round,
+  pow,
+  fmod,
+  fma,
+  abs,
+  min,
+  max,
 };
 
 /// atomic_add(array, index, value) and others return the old value. compare_exchange takes the
@@ -119,9 +153,9 @@ struct Expression {
   Function function = Function::sqrt;
   Atomic atomic = Atomic::add;
   Coordinate coordinate = Coordinate::index;
-  std::uint8_t axis = 0;         // 0: x, 1: y, 2: z
+  std::uint8_t axis = 0;  // 0: x, 1: y, 2: z
   bool is_prefix = false;
-  std::uint32_t variable = 0;    // an index into Program::variables
+  std::uint32_t variable = 0;  // an index into Program::variables
   std::uint64_t integer = 0;
   double real = 0;
   std::vector<Expression> operands;
@@ -140,9 +174,9 @@ struct Statement {
     do_,         // statements[0] while expressions[0]
     break_,
     continue_,
-    return_,     // ends the thread; not in block kernels, except inside a loop over threads
-    block,       // statements, in a scope of their own
-    threads,     // for (auto thread : threads) statements[0]
+    return_,  // ends the thread; not in block kernels, except inside a loop over threads
+    block,    // statements, in a scope of their own
+    threads,  // for (auto thread : threads) statements[0]
   };
   Kind kind = Kind::block;
   Position at;

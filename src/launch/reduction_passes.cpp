@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "language/syntax.hpp"
 #include "tern/detail/core/inline_vector.hpp"
 #include "tern/detail/launch/kernel_forms.hpp"
 #include "tern/memory/default_resource.hpp"
@@ -11,6 +12,10 @@
 
 namespace tern {
 namespace {
+
+static_assert(forms::reduction_chunk == language::reduction_block_elements &&
+                  forms::reduction_lanes == language::reduction_lanes,
+              "the macros and the translations reduce in the same order");
 
 std::uint64_t chunks_of(std::uint64_t elements) noexcept {
   const std::uint64_t whole = elements / forms::reduction_chunk;

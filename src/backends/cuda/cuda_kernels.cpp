@@ -1,5 +1,5 @@
-// load() compiles source text (image_of, nvrtc.cpp) and loads the image. The PTX of portable texts is
-// kept on disk; loading CUDA C++ twice compiles it twice.
+// load() compiles source text (image_of, nvrtc.cpp) and loads the image. The PTX of portable texts
+// is kept on disk; loading CUDA C++ twice compiles it twice.
 //
 // launch() gives the driver the addresses of the argument values. Kernel::try_launch_with in
 // launch/kernel.cpp has already turned buffers into device addresses.
@@ -86,11 +86,10 @@ CudaKernels::Kernel::~Kernel() {
 }
 
 CompileTarget CudaKernels::compile_target() const noexcept {
-  return {context_.spec(),
-          static_cast<std::uint32_t>(
-              context_.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)),
-          static_cast<std::uint32_t>(
-              context_.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))};
+  return {
+      context_.spec(),
+      static_cast<std::uint32_t>(context_.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)),
+      static_cast<std::uint32_t>(context_.attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))};
 }
 
 Result<std::string> CudaKernels::ptx_of(const language::Program& program, std::string_view entry,

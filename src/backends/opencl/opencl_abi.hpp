@@ -103,6 +103,7 @@ inline constexpr cl_int platform_not_found = -1001;
   TERN_OPENCL_NUMBER(driver_version, DRIVER_VERSION, cl_uint, 0x102D)                              \
   TERN_OPENCL_NUMBER(device_version, DEVICE_VERSION, cl_uint, 0x102F)                              \
   TERN_OPENCL_NUMBER(device_double_fp_config, DEVICE_DOUBLE_FP_CONFIG, cl_uint, 0x1032)            \
+  TERN_OPENCL_NUMBER(device_single_fp_config, DEVICE_SINGLE_FP_CONFIG, cl_uint, 0x101B)            \
   TERN_OPENCL_NUMBER(device_svm_capabilities, DEVICE_SVM_CAPABILITIES, cl_uint, 0x1053)            \
   TERN_OPENCL_NUMBER(svm_coarse_grain_buffer, DEVICE_SVM_COARSE_GRAIN_BUFFER, cl_bitfield, 1 << 0) \
   TERN_OPENCL_NUMBER(svm_fine_grain_buffer, DEVICE_SVM_FINE_GRAIN_BUFFER, cl_bitfield, 1 << 1)     \

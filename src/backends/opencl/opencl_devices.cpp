@@ -78,6 +78,9 @@ DeviceFacts facts_of(const Table& table, cl_device_id device) {
   facts.total_bytes = number_of<cl_ulong>(table, device, device_global_mem_size);
   facts.largest_block_bytes = number_of<cl_ulong>(table, device, device_max_mem_alloc_size);
   facts.has_compiler = number_of<cl_bool>(table, device, device_compiler_available) != 0;
+  constexpr cl_bitfield correctly_rounded_divide_sqrt = 1 << 7;
+  facts.rounds_divisions = (number_of<cl_bitfield>(table, device, device_single_fp_config) &
+                            correctly_rounded_divide_sqrt) != 0;
   facts.has_float64 = number_of<cl_bitfield>(table, device, device_double_fp_config) != 0;
   return facts;
 }

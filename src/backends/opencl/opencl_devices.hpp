@@ -27,6 +27,7 @@ struct DeviceFacts {
   std::size_t largest_block_bytes = 0;
   bool has_compiler = false;
   bool has_float64 = false;
+  bool rounds_divisions = false;  // of floats correctly, if the compiler is told to
 
   /// Returns whether the device is more than the host's own processor.
   [[nodiscard]] bool is_accelerator() const noexcept {

@@ -50,8 +50,13 @@ Result<std::shared_ptr<Kernel>> Kernel::load(std::shared_ptr<Context> context,
       const std::string entry = source.is_combine ? language::combine_entry_name(*source.program)
                                                   : language::entry_name(*source.program);
       const std::string text = language::emit(*source.program, language::Dialect::opencl);
-      return load(std::move(context),
-                  {.entry = entry, .text = text, .options = source.options});
+      // The warnings of the compiler are about a text that the user has not written.
+      std::string options = "-w ";
+      if (context->facts().rounds_divisions) {
+        options += "-cl-fp32-correctly-rounded-divide-sqrt ";
+      }
+      options += source.options;
+      return load(std::move(context), {.entry = entry, .text = text, .options = options});
     } catch (const std::bad_alloc&) {
       return no_host_memory(source.program->text.size(), "the text of a kernel");
     }
