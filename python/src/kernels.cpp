@@ -308,6 +308,17 @@ class PyKernel {
         fill_value(one, i, *declared, values[i]);
         continue;
       }
+      if (kernel_.declares_parameters()) {
+        raise(Failure(
+                  ErrorCode::type_mismatch,
+                  "argument {index} of kernel '{kernel}' is {actual}. Pass memory of a device for "
+                  "an array, such as an Array, and no more arguments than the kernel has "
+                  "parameters.")
+                  .with("index", i)
+                  .with("actual", repr_of(one.type()))
+                  .with("kernel", kernel_.name()),
+              site);
+      }
       DType dtype = DType::void_;
       read_value(one, i, dtype, values[i]);
       packed.push_back(argument_of_value(dtype, values[i]));

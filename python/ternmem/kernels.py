@@ -10,16 +10,17 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-import threading
 import typing
+import zlib
 
 from . import _core
 
 __all__ = ["PortableKernel", "elementwise", "kernel", "reduction"]
 
-_names = itertools.count()
+
+def _name_of(*parts: str) -> str:
+    """A name that depends on the text only, so that compiled code on disk is found again."""
+    return f"unnamed_{zlib.crc32(chr(10).join(parts).encode()):08x}"
 
 
 class PortableKernel:
@@ -33,7 +34,6 @@ class PortableKernel:
         self._text = text
         self._entry = entry
         self._kernels: dict[int, _core.Kernel] = {}
-        self._lock = threading.Lock()
 
     @property
     def text(self) -> str:
@@ -52,11 +52,16 @@ class PortableKernel:
         Kernel
         """
         opened = _core.open_device(device) if isinstance(device, str) else device
-        with self._lock:
-            found = self._kernels.get(opened.id)
-            if found is None:
-                found = self._kernels[opened.id] = _core.Kernel.from_text(opened, self._text, self._entry)
-            return found
+        found = self._kernels.get(opened.id)
+        if found is None:
+            # Two threads may compile at once; both get the kernel of the first.
+            made = _core.Kernel.from_text(opened, self._text, self._entry)
+            found = self._kernels.setdefault(opened.id, made)
+        return found
+
+    def forget(self) -> None:
+        """Drop the compiled kernels, which keep their devices open. The next call compiles again."""
+        self._kernels.clear()
 
     def __call__(
         self,
@@ -89,11 +94,12 @@ class PortableKernel:
 
 
 def _device_of(arguments: tuple[typing.Any, ...]) -> _core.Device:
-    for argument in arguments:
-        memory = argument.memory if isinstance(argument, _core.Use) else argument
-        device = getattr(memory, "device", None)
-        if isinstance(device, _core.Device):
-            return device
+    for name in ("device", "default_device"):  # a unified buffer has the second
+        for argument in arguments:
+            memory = argument.memory if isinstance(argument, _core.Use) else argument
+            device = getattr(memory, name, None)
+            if isinstance(device, _core.Device):
+                return device
     raise TypeError("no argument is memory of a device. Pass an array, or name a stream.")
 
 
@@ -130,9 +136,9 @@ def elementwise(parameters: str, operation: str, name: str | None = None) -> Por
     -------
     PortableKernel
     """
-    called = name or f"elementwise_{next(_names)}"
-    body = operation if re.search(r"[;}]\s*$", operation) else operation + ";"
-    return PortableKernel(f"element {called}({parameters}) {{ {body} }}", called)
+    called = name or _name_of(parameters, operation)
+    # The line break ends a comment.
+    return PortableKernel(f"element {called}({parameters}) {{ {operation}\n; }}", called)
 
 
 def reduction(
@@ -162,8 +168,8 @@ def reduction(
     -------
     PortableKernel
     """
-    called = name or f"reduction_{next(_names)}"
+    called = name or _name_of(result, parameters, map, combine, identity)
     return PortableKernel(
-        f"reduction<{result}> {called}({parameters}) {{ identity = {identity}; map = {map}; combine = {combine}; }}",
+        f"reduction<{result}> {called}({parameters}) {{ identity = {identity}\n; map = {map}\n; combine = {combine}\n; }}",
         called,
     )

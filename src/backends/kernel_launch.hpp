@@ -26,6 +26,7 @@ struct KernelFunction {
   bool splits = false;                                       // KernelSource::splits
   std::shared_ptr<const void> owner;                         // keeps the code loaded
   std::shared_ptr<const language::Interpreter> interpreter;  // of a portable text
+  std::uint32_t elements_per_thread = 1;  // for the decision how many cores a launch is worth
   bool is_combine = false;  // the interpreter runs the second pass of a reduction
 
   [[nodiscard]] bool is_placeholder() const noexcept { return body == nullptr && !interpreter; }

@@ -31,7 +31,7 @@ constexpr std::size_t chunk_bytes = ChunkSums::chunk_bytes;
 /// What one host function sums.
 constexpr std::size_t step_bytes = 32 * chunk_bytes;
 /// From this size on, several threads compute checksums.
-constexpr std::size_t min_team_bytes = 4 * chunk_bytes;
+constexpr std::size_t min_team_sum_bytes = 4 * chunk_bytes;
 constexpr std::size_t helpers = 3;
 /// Chunks that are read from a file at once.
 constexpr std::size_t slot_count = 3;
@@ -50,7 +50,7 @@ void for_each_chunk(std::span<const std::byte> bytes, Visit visit) noexcept {
     }
   };
   std::array<std::thread, helpers> team;
-  if (bytes.size() >= min_team_bytes) {
+  if (bytes.size() >= min_team_sum_bytes) {
     try {
       for (std::thread& one : team) one = std::thread(work);
     } catch (...) {

@@ -187,24 +187,28 @@ Statement KernelParser::do_statement() {
 
 Statement KernelParser::jump_statement(Statement::Kind kind) {
   const Token word = advance();
-  if (loop_depth_ == 0) {
+  Statement made;
+  made.kind = kind;
+  if (loop_depth_ == 0 && is_in_threads_ && kind == Statement::Kind::continue_) {
+    made.kind = Statement::Kind::return_;  // ends the turn of this thread, as in C++
+  } else if (loop_depth_ == 0) {
     fail(word, is_in_threads_
                    ? "{where}: '{value}' is in no loop of the thread. A loop over threads runs for "
-                     "every thread: use 'return' to end the turn of one thread in it."
+                     "every thread: use 'continue' to end the turn of one thread in it."
                    : "{where}: '{value}' is in no loop. Remove it.");
   }
   expect(";");
-  Statement made;
-  made.kind = kind;
   return made;
 }
 
 Statement KernelParser::return_statement() {
   const Token word = advance();
-  if (program_.form == Form::block && !is_in_threads_) {
+  if (program_.form == Form::block) {
     fail(word,
-         "{where}: 'return' outside of a loop over threads would end the whole block. Use 'if' "
-         "around the rest.");
+         is_in_threads_
+             ? "{where}: 'return' would end the whole block. Use 'continue' to end the turn of "
+               "one thread."
+             : "{where}: 'return' would end the whole block. Use 'if' around the rest.");
   }
   if (!current().is(";")) {
     fail(current(),

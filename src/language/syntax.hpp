@@ -174,7 +174,7 @@ struct Statement {
     do_,         // statements[0] while expressions[0]
     break_,
     continue_,
-    return_,  // ends the thread; not in block kernels, except inside a loop over threads
+    return_,  // ends the thread. In a block kernel: `continue` in a loop over threads
     block,    // statements, in a scope of their own
     threads,  // for (auto thread : threads) statements[0]
   };

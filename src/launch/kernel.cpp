@@ -113,6 +113,8 @@ bool is_real(DType dtype) noexcept {
 /// ignored; an integer for a float is an error.
 bool is_value_for(ArgumentType actual, ArgumentType expected) noexcept {
   if (actual.bytes != expected.bytes) return false;
+  // A byte that is neither 0 nor 1 is no boolean.
+  if (expected.dtype == DType::boolean) return actual.dtype == DType::boolean;
   if (actual.dtype == DType::void_ || expected.dtype == DType::void_) return true;
   return is_real(actual.dtype) == is_real(expected.dtype);
 }
@@ -364,10 +366,11 @@ void record_launch(const KernelState& kernel, StreamRef stream,
   }
 }
 
-/// Submits a launch whose arguments have the right types and accesses.
+/// Submits a launch whose arguments have the right types and accesses. Sets `has_submitted` if work
+/// was submitted, also if a later launch of a reduction failed.
 Result<Mark> submit(const std::shared_ptr<KernelState>& state, StreamRef stream,
                     const LaunchSize& size, std::span<const LaunchArgument> arguments,
-                    CallSite site) noexcept {
+                    bool& has_submitted, CallSite site) noexcept {
   KernelState& kernel = *state;
   if (is_nothing(size)) {
     if (Result<void> right = check_memory(kernel, arguments, false, site); !right) {
@@ -390,9 +393,16 @@ Result<Mark> submit(const std::shared_ptr<KernelState>& state, StreamRef stream,
     if (Result<void> there = moved.try_acquire(arguments, stream, site); !there) {
       return there.failure();
     }
-    Result<Mark> launched = submit(state, stream, size, moved.plain(), site);
-    moved.finish(bool(launched));
+    Result<Mark> launched = submit(state, stream, size, moved.plain(), has_submitted, site);
+    moved.finish(has_submitted);
     return launched;
+  }
+  ReductionPasses passes(kernel, stream);
+  const bool is_reduction = kernel.combine.value != 0;
+  if (is_reduction) [[unlikely]] {
+    if (Result<void> allocated = passes.try_allocate(size, site); !allocated) {
+      return allocated.failure();
+    }
   }
   UseScope uses(stream);
   for (const LaunchArgument& argument : arguments) {
@@ -434,16 +444,16 @@ Result<Mark> submit(const std::shared_ptr<KernelState>& state, StreamRef stream,
     return noted.failure();
   }
   const std::uint64_t begun_ns = trace::is_recording() ? trace::now_ns() : 0;
-  const Result<void> launched =
-      kernel.combine.value == 0
-          ? stream.try_launch(kernel.native, size, packed, site)
-          : try_reduce(kernel, stream, size, {packed.data(), packed.size()}, site);
+  const Result<void> launched = is_reduction
+                                    ? passes.try_launch(size, {packed.data(), packed.size()}, site)
+                                    : stream.try_launch(kernel.native, size, packed, site);
+  has_submitted = is_reduction ? passes.has_submitted() : bool(launched);
   if (!launched) {
-    // A reduction may have submitted some of its launches.
-    if (kernel.combine.value == 0) {
-      uses.cancel();
-    } else {
+    // The launches of a reduction that were submitted still use the memory.
+    if (has_submitted) {
       uses.end();
+    } else {
+      uses.cancel();
     }
     return launched.failure();
   }
@@ -453,6 +463,29 @@ Result<Mark> submit(const std::shared_ptr<KernelState>& state, StreamRef stream,
     record_launch(kernel, stream, {packed.data(), packed.size()}, site, begun_ns);
   }
   return mark;
+}
+
+// Not inline: their lists of arguments would enlarge the stack frame of every launch.
+
+[[gnu::noinline]] Result<Mark> launch_portable(const std::shared_ptr<KernelState>& state,
+                                               StreamRef stream, const LaunchExtent& extent,
+                                               std::span<const LaunchArgument> arguments,
+                                               CallSite site) noexcept {
+  PortableArguments portable(*state);
+  const Result<LaunchSize> size = portable.try_prepare(extent, arguments, site);
+  if (!size) return size.failure();
+  bool has_submitted = false;
+  return submit(state, stream, *size, portable.arguments(), has_submitted, site);
+}
+
+/// Launches a kernel that declares the access of arguments which have none.
+[[gnu::noinline]] Result<Mark> launch_declared(const std::shared_ptr<KernelState>& state,
+                                               StreamRef stream, const LaunchSize& size,
+                                               std::span<const LaunchArgument> arguments,
+                                               CallSite site) noexcept {
+  const DeclaredAccesses declared(*state, arguments);
+  bool has_submitted = false;
+  return submit(state, stream, size, declared.arguments(), has_submitted, site);
 }
 
 }  // namespace
@@ -584,21 +617,17 @@ Result<Mark> Kernel::try_launch_with(LaunchStream on, const LaunchExtent& extent
   if (Result<void> right = check_arguments(kernel, arguments, site); !right) {
     return right.failure();
   }
-  if (kernel.program) {
-    PortableArguments portable(kernel);
-    const Result<LaunchSize> size = portable.try_prepare(extent, arguments, site);
-    if (!size) return size.failure();
-    return submit(state_, stream, *size, portable.arguments(), site);
-  }
+  if (kernel.program) [[unlikely]]
+    return launch_portable(state_, stream, extent, arguments, site);
   const std::uint32_t suitable = kernel.info.block_threads;
   const Result<LaunchSize> size =
       extent.try_size(suitable != 0 ? suitable : LaunchSize::usual_block, site);
   if (!size) return size.failure();
   if (std::ranges::any_of(arguments, &LaunchArgument::is_undeclared)) [[unlikely]] {
-    const DeclaredAccesses declared(kernel, arguments);
-    return submit(state_, stream, *size, declared.arguments(), site);
+    return launch_declared(state_, stream, *size, arguments, site);
   }
-  return submit(state_, stream, *size, arguments, site);
+  bool has_submitted = false;
+  return submit(state_, stream, *size, arguments, has_submitted, site);
 }
 
 }  // namespace tern

@@ -145,8 +145,9 @@ Result<LaunchSize> PortableArguments::try_size(const LaunchExtent& extent,
                                                CallSite site) const noexcept {
   const language::Form form = kernel_.program->form;
   const std::optional<Elements> elements = extent.elements();
-  const std::uint32_t suitable =
-      kernel_.info.block_threads != 0 ? kernel_.info.block_threads : LaunchSize::usual_block;
+  // The size of a block is part of a block kernel's text, so it must not depend on the device.
+  const bool is_free = form != language::Form::block && kernel_.info.block_threads != 0;
+  const std::uint32_t suitable = is_free ? kernel_.info.block_threads : LaunchSize::usual_block;
   if (form == language::Form::thread || form == language::Form::block) {
     if (!elements || elements->count != Elements::of_arguments) {
       return extent.try_size(suitable, site);

@@ -27,6 +27,17 @@ KernelArgument memory_argument(void* const& address, std::size_t bytes, Access a
   return {&address, sizeof address, address, bytes, access};
 }
 
+/// The memory for the results of chunks. Each launch reads the results of the one before, so two
+/// areas are enough.
+struct Areas {
+  Areas(std::uint64_t chunks, std::size_t value_bytes) noexcept
+      : first_bytes(chunks * value_bytes), second_bytes(chunks_of(chunks) * value_bytes) {}
+  [[nodiscard]] std::size_t all_bytes() const noexcept { return second_offset + second_bytes; }
+
+  std::size_t first_bytes, second_bytes;
+  std::size_t second_offset = (first_bytes + 255) / 256 * 256;
+};
+
 }  // namespace
 
 Result<LaunchSize> reduction_size(std::uint64_t elements, CallSite site) noexcept {
@@ -34,33 +45,55 @@ Result<LaunchSize> reduction_size(std::uint64_t elements, CallSite site) noexcep
                                       forms::reduction_lanes, site);
 }
 
-Result<void> try_reduce(const KernelState& kernel, StreamRef stream, const LaunchSize& size,
-                        std::span<const KernelArgument> arguments, CallSite site) noexcept {
-  std::uint64_t chunks = size.grid[0];
-  if (chunks == 1) return stream.try_launch(kernel.native, size, arguments, site);
-
-  const std::size_t value_bytes = kernel.declared.back().type.bytes;
-  // Each launch reads the results of the one before, so two areas are enough.
-  const std::size_t first_bytes = chunks * value_bytes;
-  const std::size_t second_bytes = chunks_of(chunks) * value_bytes;
-  const std::size_t second_offset = (first_bytes + 255) / 256 * 256;
-  const Result<ResourceHandle> resource = try_default_resource(kernel.device);
+Result<void> ReductionPasses::try_allocate(const LaunchSize& size, CallSite site) noexcept {
+  const std::uint64_t chunks = size.grid[0];
+  if (chunks == 1) return {};
+  const Result<bool> is_captured = stream_.try_is_capturing();
+  if (!is_captured) return Failure(is_captured.failure()).at(site);
+  if (*is_captured) {
+    return Failure(ErrorCode::stream_misuse,
+                   "reduction '{kernel}' cannot be captured with more than {max} elements: {why}. "
+                   "Launch it outside of the graph.",
+                   site)
+        .with("stream", std::uint64_t{0})
+        .with("why", "the memory for its partial results is freed after the launch")
+        .with("max", forms::reduction_chunk)
+        .with("kernel", kernel_.name);
+  }
+  const Result<ResourceHandle> resource = try_default_resource(kernel_.device);
   if (!resource) return Failure(resource.failure()).at(site);
+  const Areas areas(chunks, kernel_.declared.back().type.bytes);
   Result<OwnedBlock> scratch = OwnedBlock::try_allocate(
-      *resource, {.bytes = second_offset + second_bytes, .stream = stream, .site = site});
+      *resource, {.bytes = areas.all_bytes(), .stream = stream_, .site = site});
   if (!scratch) return scratch.failure();
-  auto* const memory = static_cast<std::byte*>(scratch->try_block()->address);
-  void* areas[] = {memory, memory + second_offset};
-  const std::size_t area_bytes[] = {first_bytes, second_bytes};
+  scratch_ = *std::move(scratch);
+  return {};
+}
+
+Result<void> ReductionPasses::try_launch(const LaunchSize& size,
+                                         std::span<const KernelArgument> arguments,
+                                         CallSite site) noexcept {
+  const auto submit = [&](NativeKernel kernel, const LaunchSize& pass_size,
+                          std::span<const KernelArgument> pass) {
+    Result<void> launched = stream_.try_launch(kernel, pass_size, pass, site);
+    if (launched) has_submitted_ = true;
+    return launched;
+  };
+  std::uint64_t chunks = size.grid[0];
+  if (chunks == 1) return submit(kernel_.native, size, arguments);
+
+  const std::size_t value_bytes = kernel_.declared.back().type.bytes;
+  const Areas bytes(chunks, value_bytes);
+  auto* const memory = static_cast<std::byte*>(scratch_.try_block()->address);
+  void* areas[] = {memory, memory + bytes.second_offset};
+  const std::size_t area_bytes[] = {bytes.first_bytes, bytes.second_bytes};
 
   InlineVector<KernelArgument, KernelInfo::max_parameters> first;
   for (const KernelArgument& argument : arguments.first(arguments.size() - 1)) {
     first.emplace_back(argument);
   }
   first.emplace_back(memory_argument(areas[0], area_bytes[0], Access::discard));
-  Result<void> launched = stream.try_launch(kernel.native, size, first, site);
-  // After a failure, launches that were made still use the scratch memory, which is freed behind
-  // them.
+  Result<void> launched = submit(kernel_.native, size, {first.data(), first.size()});
   for (std::size_t from = 0; launched && chunks > 1; from = 1 - from) {
     const std::uint64_t values = chunks;
     chunks = chunks_of(values);
@@ -74,7 +107,7 @@ Result<void> try_reduce(const KernelState& kernel, StreamRef stream, const Launc
     };
     const Result<LaunchSize> pass_size = reduction_size(values, site);
     if (!pass_size) return pass_size.failure();
-    launched = stream.try_launch(kernel.combine, *pass_size, pass, site);
+    launched = submit(kernel_.combine, *pass_size, pass);
   }
   return launched;
 }

@@ -1,15 +1,18 @@
 #include "launch/text_lines.hpp"
 
 #include <cctype>
+#include <cstdint>
+#include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 namespace tern {
 namespace {
 
 constexpr std::uint32_t max_line = 1'000'000;
+constexpr std::uintmax_t max_file_bytes = 64 * 1024 * 1024;
 
 bool is_blank(char c) noexcept { return std::isspace(static_cast<unsigned char>(c)) != 0; }
 bool is_in_name(char c) noexcept {
@@ -52,9 +55,17 @@ class Cursor {
 };
 
 std::optional<std::string> read(std::string_view path) {
-  std::ifstream file{std::string(path)};
-  if (!file) return std::nullopt;
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  const std::string name(path);
+  std::error_code ignored;
+  // Reading a folder or a pipe would fail or wait.
+  if (!std::filesystem::is_regular_file(name, ignored)) return std::nullopt;
+  const std::uintmax_t bytes = std::filesystem::file_size(name, ignored);
+  std::ifstream file(name);
+  if (!file || bytes > max_file_bytes) return std::nullopt;
+  std::string content(static_cast<std::size_t>(bytes), '\0');
+  file.read(content.data(), static_cast<std::streamsize>(bytes));
+  content.resize(static_cast<std::size_t>(file.gcount()));
+  return content;
 }
 
 /// Returns the length of the token at the beginning: a name, a number, or one character.

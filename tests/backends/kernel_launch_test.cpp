@@ -14,13 +14,14 @@ TEST(KernelLaunch, KeepsItsOwnCopyOfEveryValue) {
                                       {.value = nullptr, .value_bytes = 0},
                                       {.value = &number, .value_bytes = sizeof number}};
   double seen = 0;
-  const KernelLaunch launch(
-      [](const KernelCall& call) {
-        EXPECT_EQ(call.argument<char>(0), 'x');
-        EXPECT_EQ(call.size.grid[0], 3u);
-        *static_cast<double*>(call.context) = call.argument<double>(2);
-      },
-      &seen, "copying", {.grid = {3, 1, 1}}, arguments);
+  KernelFunction copying;
+  copying.body = [](const KernelCall& call) {
+    EXPECT_EQ(call.argument<char>(0), 'x');
+    EXPECT_EQ(call.size.grid[0], 3u);
+    *static_cast<double*>(call.context) = call.argument<double>(2);
+  };
+  copying.context = &seen;
+  const KernelLaunch launch(copying, "copying", {.grid = {3, 1, 1}}, arguments);
   letter = 'y';
   number = 0;
   launch.run();
@@ -32,7 +33,7 @@ TEST(KernelLaunch, AlignsEachValueForAnyType) {
   const char letters[] = "abc";
   const KernelArgument arguments[] = {{.value = letters, .value_bytes = 3},
                                       {.value = letters, .value_bytes = 1}};
-  const KernelLaunch launch(nullptr, nullptr, "", {}, arguments);
+  const KernelLaunch launch({}, "", {}, arguments);
   for (const KernelArgument& argument : launch.arguments) {
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(argument.value) % alignof(std::max_align_t), 0u);
   }

@@ -94,7 +94,7 @@ TEST(EmittedBlocks, ShareATile) {
         const size_t i = block.x * block_size.x + thread.x;
         tile[thread.x + 1] = i < size(x) ? x[i] : 0.0f;
         if (thread.x == 0) tile[0] = i > 0 ? x[i - 1] : 0.0f;
-        if (thread.x + 1 < block_size.x) return;
+        if (thread.x + 1 < block_size.x) continue;
         tile[thread.x + 2] = i + 1 < size(x) ? x[i + 1] : 0.0f;
       }
       for (auto thread : threads) {

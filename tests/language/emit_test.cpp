@@ -29,7 +29,7 @@ constexpr std::string_view block_text = R"(block shift(inout<int> x) {
   shared<int, 64> tile;
   for (auto thread : threads) tile[thread.x] = x[thread.x];
   for (auto thread : threads) {
-    if (thread.x > 60) return;
+    if (thread.x > 60) continue;
     x[thread.x] = tile[thread.x + 1];
   }
 })";

@@ -155,12 +155,12 @@ TEST(Interpreter, RunsAReductionInABlockOfThreads) {
                            }
                            for (unsigned near = 128; near > 0; near /= 2) {
                              for (auto thread : threads) {
-                               if (thread.x >= near) return;
+                               if (thread.x >= near) continue;
                                lanes[thread.x] += lanes[thread.x + near];
                              }
                            }
                            for (auto thread : threads) {
-                             if (thread.x != 0) return;
+                             if (thread.x != 0) continue;
                              sums[block.x] = lanes[0];
                            }
                          })",

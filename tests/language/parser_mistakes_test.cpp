@@ -301,7 +301,8 @@ TEST(ParserMistakes, OfLoopsOverThreads) {
   expect_refused_in_block("return;", "would end the whole block.");
   expect_refused_in_block("while (true) " + std::string(loop) + "break; }",
                           "'break' is in no loop of the thread.");
-  expect_refused_in_block(std::string(loop) + "continue; }", "'continue' is in no loop of the");
+  expect_refused_in_block(std::string(loop) + "return; }",
+                          "Use 'continue' to end the turn of one thread.");
   expect_refused_in_element("break;", "'break' is in no loop. Remove it.");
   expect_refused_in_element("while (n) ; continue;", "'continue' is in no loop. Remove it.");
   expect_refused_in_element("return 3;", "a kernel returns no value.");

@@ -881,7 +881,7 @@ class Maker {
     if (chance(2)) rounds(actions);
     Actions last = begin_loop();
     line("const size_t i = block.x * block_size.x + thread.x;");
-    line("if (i >= size(" + argument(outputs_[0]).name + ")) return;");
+    line("if (i >= size(" + argument(outputs_[0]).name + ")) continue;");
     own_ = "i";
     Actions inner;
     statements(inner, 1, below(3));
@@ -979,7 +979,7 @@ class Maker {
 
   void plant_unwritten_tile() {
     line("for (auto thread : threads) {");
-    plant(Kind::uninitialised_read, "  if (t0[thread.x] == 0) return;");
+    plant(Kind::uninitialised_read, "  if (t0[thread.x] == 0) continue;");
     line("}");
   }
   /// Before this, array 0 is written and array 1 is not.
@@ -991,7 +991,7 @@ class Maker {
       case 1: {  // the end of the loop is missing between the write and the read
         const std::uint32_t write = line("  t1[thread.x] = t0[thread.x] != 0;");
         line("  const bool is_set = t0[0] != 0;");
-        plant(Kind::thread_race, "  if (" + next + " != 0 && is_set) return;");
+        plant(Kind::thread_race, "  if (" + next + " != 0 && is_set) continue;");
         planted_->other_line = write;
         break;
       }

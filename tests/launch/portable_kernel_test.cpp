@@ -49,6 +49,20 @@ TERN_BLOCK_KERNEL(written_stencil, (in<float> x, out<float> y), {
   }
 })
 
+TERN_BLOCK_KERNEL(written_turns, (in<int> x, out<int> y), {
+  shared<int, 64> tile;
+  for (auto thread : threads) {
+    const size_t i = block.x * block_size.x + thread.x;
+    if (i >= size(x)) continue;  // ends the turn of this thread only
+    tile[thread.x] = x[i];
+  }
+  for (auto thread : threads) {
+    const size_t i = block.x * block_size.x + thread.x;
+    if (i >= size(x)) continue;
+    y[i] = tile[thread.x] + int(size(tile)) + abs(-1) + int(pow(2.0f, 3));
+  }
+})
+
 TERN_REDUCTION(written_dot, double, (in<float> x, in<float> y), 0, x* y, a + b)
 
 /// The same text without the C++ function, so that host devices compile it.
@@ -152,6 +166,15 @@ TEST_P(PortableKernelTest, ThreadsOfABlockShareMemory) {
   }
 }
 
+TEST_P(PortableKernelTest, AThreadEndsItsTurnAndTheBlockGoesOn) {
+  std::vector<std::int32_t> numbers(100), expected(100);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = numbers[i] + 64 + 1 + 8;
+  auto y = Array<std::int32_t>::uninitialized(device, numbers.size());
+  load(written_turns).launch(first, 2, 64, array(numbers), y);
+  EXPECT_EQ(y.to_vector(), expected);
+}
+
 /// The reduction as the language defines it.
 double reduced(std::vector<double> values) {
   do {
@@ -249,6 +272,17 @@ TEST_P(PortableKernelTest, RefusesASizeThatIsNotThatOfTheArrays) {
   ASSERT_FALSE(launched);
   EXPECT_EQ(launched.failure().code(), ErrorCode::size_mismatch);
   EXPECT_TRUE(saxpy.try_launch(first, elements(10), x, x, 2.0f));
+}
+
+TEST_P(PortableKernelTest, TakesABooleanOnlyForABoolean) {
+  constexpr KernelText text{.text =
+                                "element choose(inout<float> x, bool is_on) { if (is_on) x = 1; }"};
+  auto x = array<float>({0, 0});
+  const Result<Mark> launched = load(text).try_launch(first, elements(), x, std::uint8_t{2});
+  ASSERT_FALSE(launched);
+  EXPECT_EQ(launched.failure().code(), ErrorCode::type_mismatch);
+  load(text).launch(first, elements(), x, true);
+  EXPECT_EQ(x.to_vector(), (std::vector<float>{1, 1}));
 }
 
 TEST_P(PortableKernelTest, OnlyKernelsOfElementsKnowTheirSize) {

@@ -17,8 +17,8 @@
 // - TERN_REDUCTION: a value of each element, and how two values are combined.
 //
 // Parameters are values of a C++ arithmetic type, or arrays: in<T> is read, out<T> is written
-// completely, inout<T> is both, and part<T> is written in part and not read. docs/guide/kernels.md
-// describes the language, which is a part of C.
+// completely, inout<T> is both, and part<T> is written in part and not read.
+// docs/guide/portable-kernels.md describes the language, which is a part of C.
 //
 // A KernelText is a constant that refers to its text. A text that is not in a macro works too, and
 // then host devices compile it with the compiler of the system:

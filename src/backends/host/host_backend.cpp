@@ -337,6 +337,7 @@ class HostBackend final : public Backend {
           .with("what", "kernels written as C++ functions")
           .with("kernel", source.entry);
     }
+    if (source.program) function.elements_per_thread = elements_per_thread(*source.program);
     const NativeKernel kernel{kernels_.add(std::move(function))};
     if (kernel.value == 0) return no_host_memory(sizeof(KernelFunction), "a kernel");
     return kernel;

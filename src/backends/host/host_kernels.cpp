@@ -10,6 +10,7 @@
 #include "core/no_host_memory.hpp"
 #include "language/emit.hpp"
 #include "language/host_compiler.hpp"
+#include "language/syntax.hpp"
 #include "tern/detail/core/inline_vector.hpp"
 
 namespace tern::host {
@@ -73,11 +74,17 @@ Result<KernelFunction> try_compile(const KernelSource& source) noexcept {
   }
 }
 
+std::uint32_t elements_per_thread(const language::Program& program) noexcept {
+  if (program.form != language::Form::reduction) return 1;
+  return static_cast<std::uint32_t>(language::reduction_block_elements / language::reduction_lanes);
+}
+
 void run_launch(WorkerTeam& team, const KernelLaunch& launch) noexcept {
   const std::uint64_t blocks = launch.block_count();
   const LaunchSize& size = launch.size;
   const std::uint64_t block = std::uint64_t{size.block[0]} * size.block[1] * size.block[2];
-  if (!launch.function.splits || team.threads() == 1 || blocks * block < parallel_threads) {
+  const std::uint64_t work = blocks * block * launch.function.elements_per_thread;
+  if (!launch.function.splits || team.threads() == 1 || work < parallel_threads) {
     return launch.run();
   }
   const std::uint64_t parts = std::min<std::uint64_t>(blocks, team.threads() * parts_per_thread);

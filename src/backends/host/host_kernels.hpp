@@ -14,6 +14,9 @@ namespace tern::host {
 /// disk. Fails with unsupported if there is no compiler.
 [[nodiscard]] Result<KernelFunction> try_compile(const KernelSource& source) noexcept;
 
+/// Returns how many elements a thread of the launch processes.
+[[nodiscard]] std::uint32_t elements_per_thread(const language::Program& program) noexcept;
+
 /// Runs all blocks of the launch. If the code splits, the threads of the team share the blocks.
 void run_launch(WorkerTeam& team, const KernelLaunch& launch) noexcept;
 

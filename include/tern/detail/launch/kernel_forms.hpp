@@ -111,11 +111,13 @@ struct Functions {
   }
   template <class T, class U>
   static auto pow(T x, U y) noexcept {
-    return std::pow(std::common_type_t<T, U>(x), y);
+    using Common = std::common_type_t<T, U>;
+    return std::pow(Common(x), Common(y));
   }
   template <class T, class U>
   static auto fmod(T x, U y) noexcept {
-    return std::fmod(std::common_type_t<T, U>(x), y);
+    using Common = std::common_type_t<T, U>;
+    return std::fmod(Common(x), Common(y));
   }
   template <class T, class U, class V>
   static auto fma(T x, U y, V z) noexcept {
@@ -123,8 +125,15 @@ struct Functions {
     return std::fma(Common(x), Common(y), Common(z));
   }
   template <class T>
-  static T abs(T x) noexcept {
-    return x < T() ? T(-x) : x;
+  static auto abs(T x) noexcept {
+    if constexpr (std::is_floating_point_v<T>) {
+      return std::fabs(x);
+    } else {
+      using Promoted = decltype(+x);
+      using Bits = std::make_unsigned_t<Promoted>;
+      // Of the smallest integer: itself, as on devices.
+      return x < 0 ? Promoted(Bits(0) - Bits(Promoted(x))) : Promoted(x);
+    }
   }
   template <class T, class U>
   static auto min(T x, U y) noexcept {
@@ -140,6 +149,11 @@ struct Functions {
   template <class T>
   static std::size_t size(const Elements<T>& array) noexcept {
     return array.size();
+  }
+
+  template <class T, std::size_t count>
+  static std::size_t size(const Shared<T, count>&) noexcept {
+    return count;
   }
 
   template <class Array>
