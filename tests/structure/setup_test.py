@@ -14,8 +14,8 @@ import tempfile
 import tree
 
 # Programs of every system that the scripts call.
-REAL = ("bash", "cat", "chmod", "dirname", "env", "grep", "head", "mkdir", "mktemp", "rm", "sed", "sort", "tail", "timeout",
-        "uname", "xargs", "printf")
+REAL = ("bash", "cat", "chmod", "dirname", "env", "grep", "head", "mkdir", "mktemp", "rm", "sed", "sort", "tail", "tee", "timeout",
+        "uname", "xargs", "printf", "nproc")
 NOBODY = 65534
 
 INSTALLED = "#!/bin/sh\necho 'install ok installed'\n"
@@ -46,6 +46,13 @@ fi
 COMMANDS = {"g++": SUCCEEDS, "ninja": SUCCEEDS, "cmake": NEW_CMAKE, "dpkg-query": INSTALLED, "id": ROOT,
             "apt-get": SUCCEEDS, "python3": SUCCEEDS, "doxygen": SUCCEEDS}
 SOURCES = "TERN_CMAKE_ARGS='-DTERN_FMT_SOURCE=FOLDER -DTERN_CLI11_SOURCE=FOLDER -DTERN_NLOHMANN_JSON_SOURCE=FOLDER'"
+
+BUILD_FAILS = """#!/bin/sh
+case $1 in
+  --version) echo 'cmake version 3.25.1' ;;
+  --build) echo '1 2 Building a.cpp.o' && echo 'a.cpp:1: error: what went wrong' && exit 1 ;;
+esac
+"""
 
 # (what is wrong, the command, stand-ins that differ, whether it fails, sentences in its output)
 CASES = [
@@ -79,6 +86,7 @@ CASES = [
      ["a tree of Tern/build', which cannot be written to", "Copy the tree"]),
     ("a read-only tree for a GPU", ["scripts/gpu-test"], {"read-only": "whole"}, True, ["which cannot be written to"]),
     ("a read-only tree with a build folder", ["scripts/docs"], {"read-only": "with build"}, True, ["which cannot be written to"]),
+    ("a build that fails", ["scripts/quickstart"], {"cmake": BUILD_FAILS}, True, ["a.cpp:1: error: what went wrong"]),
     ("blanks in a value", ["bash", "-c", "source scripts/progress.sh; configure dev -DA=1; cat build/dev/configured_with.txt"],
      {"TERN_CMAKE_ARGS": "-DB='2 3' -DC=4", "cmake": '#!/bin/sh\nprintf "[%s]" "$@"\n'}, False,
      ["-DA=1 -DB=2 3 -DC=4"]),
