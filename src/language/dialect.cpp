@@ -156,7 +156,7 @@ std::string real_literal(Scalar type, double value) {
   const std::string_view suffix = is_single ? "f" : "";
   // Constants are computed by the compilers, which agree about these.
   if (std::isnan(value)) return fmt::format("(0.0{0} / 0.0{0})", suffix);
-  if (is_single) value = static_cast<float>(value);
+  if (is_single) value = static_cast<double>(static_cast<float>(value));
   if (std::isinf(value)) return fmt::format("({1}1.0{0} / 0.0{0})", suffix, value < 0 ? "-" : "");
   std::string digits = is_single ? fmt::format("{:#}{}", static_cast<float>(value), suffix)
                                  : fmt::format("{:#}", value);

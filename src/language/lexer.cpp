@@ -221,7 +221,7 @@ Number real_as(std::string_view text, std::chars_format format, Scalar type) noe
   if (error != std::errc() || stopped != end) return wrong(no_number);
   Number number;
   number.type = type;
-  number.real = value;
+  number.real = static_cast<double>(value);
   return number;
 }
 

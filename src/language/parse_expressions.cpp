@@ -165,7 +165,7 @@ std::optional<Parsed> KernelParser::literal_as(const Parsed& value, Scalar to) {
   }
   if (from.kind != Expression::Kind::integer) return std::nullopt;
   if (to == Scalar::f32) {
-    made.tree.real = static_cast<float>(from.integer);
+    made.tree.real = static_cast<double>(static_cast<float>(from.integer));
   } else if (to == Scalar::f64) {
     made.tree.real = static_cast<double>(from.integer);
   } else {

@@ -181,7 +181,7 @@ TEST(EmittedReductions, CombineInTheOrderOfAllDevices) {
     for (std::size_t i = 0; i < n; ++i) {
       x[i] = static_cast<float>(i % 17) + 0.1f;
       y[i] = 1.0 / static_cast<double>(i + 1);
-      products[i] = double{x[i]} * y[i];
+      products[i] = static_cast<double>(x[i]) * y[i];
     }
     const std::size_t blocks = (n + reduction_block_elements - 1) / reduction_block_elements;
     std::vector<double> results(std::max<std::size_t>(blocks, 1), -1);

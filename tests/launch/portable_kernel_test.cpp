@@ -202,7 +202,7 @@ TEST_P(PortableKernelTest, ReductionsHaveTheSameBitsOnEveryDevice) {
     for (std::size_t i = 0; i < count; ++i) {
       x[i] = 1.0f / static_cast<float>(i + 1);
       y[i] = static_cast<float>(i % 101) - 49.7f;
-      products[i] = x[i] * y[i];
+      products[i] = static_cast<double>(x[i] * y[i]);
     }
     auto result = Scalar<double>::make(device);
     dot.launch(first, elements(), array(x), array(y), result);
