@@ -134,9 +134,6 @@ class Writer {
   void append(const Failure::Field& field) noexcept {
     char number[32];
     std::size_t length = 0;
-    const auto print = [&](auto format, auto value) {
-      length = fmt::format_to_n(number, sizeof number, format, value).size;
-    };
     switch (field.unit) {
       case Unit::text:
         return append(field.text);
@@ -144,16 +141,18 @@ class Writer {
         length = format_bytes_to(number, sizeof number, field.number);
         break;
       case Unit::count:
-        print(FMT_STRING("{}"), field.number);
+        length = fmt::format_to_n(number, sizeof number, "{}", field.number).size;
         break;
       case Unit::signed_count:
-        print(FMT_STRING("{}"), static_cast<std::int64_t>(field.number));
+        length =
+            fmt::format_to_n(number, sizeof number, "{}", static_cast<std::int64_t>(field.number))
+                .size;
         break;
       case Unit::nanoseconds:
-        print(FMT_STRING("{} ns"), field.number);
+        length = fmt::format_to_n(number, sizeof number, "{} ns", field.number).size;
         break;
       case Unit::hex:
-        print(FMT_STRING("{:#x}"), field.number);
+        length = fmt::format_to_n(number, sizeof number, "{:#x}", field.number).size;
         break;
     }
     append(std::string_view(number, length));

@@ -59,6 +59,7 @@ HEADER_OF = {name: header for header, names in HEADERS.items() for name in names
 # Several headers that bring the same.
 EQUAL = {"iostream": {"ostream", "istream"}, "fmt/format.h": {"fmt/core.h", "fmt/ranges.h"},
          "nlohmann/json.hpp": {"nlohmann/json_fwd.hpp"}}
+MOVED = {"fmt::join": "fmt/ranges.h"}  # since {fmt} 11
 LIBRARIES = {"fmt": "fmt/format.h", "nlohmann": "nlohmann/json.hpp", "CLI": "CLI/CLI.hpp"}
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', re.M)
@@ -92,7 +93,7 @@ def violations(root, paths):
         code = tree.without_comments(text, keep_strings=False)
         for match in NAME.finditer(code):
             space, name = match.groups()
-            needed = LIBRARIES.get(space) or HEADER_OF.get(name)
+            needed = MOVED.get(match[0]) or LIBRARIES.get(space) or HEADER_OF.get(name)
             if needed and needed not in missing and not ({needed} | EQUAL.get(needed, set())) & included:
                 missing.add(needed)
                 yield (f"{path.relative_to(root).as_posix()}:{tree.line_of(code, match.start())}: uses "

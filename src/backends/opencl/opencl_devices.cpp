@@ -1,6 +1,7 @@
 #include "backends/opencl/opencl_devices.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
