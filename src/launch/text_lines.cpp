@@ -111,22 +111,28 @@ std::optional<std::string> merge(std::string_view text, Cursor file) {
   return merged;
 }
 
-/// Returns the place after the kernel's name in the macro that begins in the line.
+/// Returns the place after the kernel's name in the last macro of this name that begins in the line
+/// or above it: some compilers count the line of a macro at its end.
 std::optional<Cursor> find_macro(std::string_view file, std::string_view name,
                                  std::uint32_t line) noexcept {
+  std::optional<Cursor> found;
   Cursor cursor(file);
-  while (!cursor.is_at_end() && cursor.line() < line) cursor.advance();
-  while (!cursor.is_at_end() && cursor.line() == line && !cursor.rest().starts_with("TERN_")) {
-    cursor.advance();
+  while (!cursor.is_at_end() && cursor.line() <= line) {
+    if (!cursor.rest().starts_with("TERN_")) {
+      cursor.advance();
+      continue;
+    }
+    while (!cursor.is_at_end() && is_in_name(cursor.next())) cursor.advance();
+    Cursor ahead = cursor;
+    ahead.skip_blanks_and_comments();
+    if (!ahead.rest().starts_with('(')) continue;
+    ahead.advance();
+    ahead.skip_blanks_and_comments();
+    if (ahead.is_at_end() || ahead.rest().substr(0, token_length(ahead.rest())) != name) continue;
+    while (!ahead.is_at_end() && is_in_name(ahead.next())) ahead.advance();
+    found = ahead;
   }
-  while (!cursor.is_at_end() && is_in_name(cursor.next())) cursor.advance();
-  cursor.skip_blanks_and_comments();
-  if (!cursor.rest().starts_with('(')) return std::nullopt;
-  cursor.advance();
-  cursor.skip_blanks_and_comments();
-  if (cursor.rest().substr(0, token_length(cursor.rest())) != name) return std::nullopt;
-  while (!cursor.is_at_end() && is_in_name(cursor.next())) cursor.advance();
-  return cursor;
+  return found;
 }
 
 }  // namespace

@@ -96,6 +96,7 @@ TEST_F(IdleStream, IsNotAssumedIfOtherCodeMaySubmitWork) {
   EXPECT_FALSE(copies_idly(stream));
   stream.synchronize();
   EXPECT_FALSE(copies_idly(stream)) << "the program has its handle";
+  blocking.synchronize();  // its copy uses the arrays of the fixture
 }
 
 // The call may submit its work after the wait.

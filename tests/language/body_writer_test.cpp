@@ -152,8 +152,10 @@ void expect_equal(const char* type, const char* result,
 #pragma GCC diagnostic ignored "-Wdouble-promotion"
 #pragma GCC diagnostic ignored "-Wparentheses"
 // clang-format off: one operation per line
+// Kernels are compiled so that integers wrap, and so must these functions under a sanitizer.
 #define TERN_OPERATION(type, expression)                                 \
-  []([[maybe_unused]] T a, [[maybe_unused]] T b, [[maybe_unused]] T c) { \
+  []([[maybe_unused]] T a, [[maybe_unused]] T b, [[maybe_unused]] T c)   \
+      __attribute__((no_sanitize("signed-integer-overflow"))) {          \
     return static_cast<type>(expression);                                \
   }
 #define TERN_INTEGER(expression) \
