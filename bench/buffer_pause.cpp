@@ -108,9 +108,8 @@ void run(Context& context) {
                  .baseline_name = "copy from pinned memory",
                  .baseline = median(std::move(rates.write)),
                  .goal_ratio = goal});
-    context.add({.name = what + ", growth of the held memory",
+    context.add({.name = what + ", bytes by which the held memory grew",
                  .value = static_cast<double>(memory->pause_statistics().resident_bytes - resident),
-                 .unit = "B",
                  .better = Better::lower,
                  .goal = 0});
   }
