@@ -33,6 +33,7 @@
 
 #include "language/dialect.hpp"
 #include "language/syntax.hpp"
+#include "tern/detail/core/visibility.hpp"
 
 namespace tern::language {
 
@@ -53,6 +54,6 @@ using HostEntry = void (*)(const HostCall*);
 /// The name of the kernel with a suffix: the name alone may be that of a built-in function, such as
 /// `dot` in OpenCL C.
 [[nodiscard]] std::string entry_name(const Program& program);
-[[nodiscard]] std::string combine_entry_name(const Program& program);
+[[nodiscard]] TERN_EXPORT std::string combine_entry_name(const Program& program);
 
 }  // namespace tern::language

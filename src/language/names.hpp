@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "language/syntax.hpp"
+#include "tern/detail/core/visibility.hpp"
 
 namespace tern::language {
 
@@ -21,7 +22,7 @@ namespace tern::language {
 /// and "uint64_t"; a text may also call them int32_t, uint32_t and size_t.
 [[nodiscard]] std::string_view type_text(Scalar type) noexcept;
 /// Returns the size of an element of an array. A boolean has one byte.
-[[nodiscard]] std::size_t bytes_of(Scalar type) noexcept;
+[[nodiscard]] TERN_EXPORT std::size_t bytes_of(Scalar type) noexcept;
 [[nodiscard]] bool is_real(Scalar type) noexcept;
 /// As in C, a boolean is an integer, and it is not signed.
 [[nodiscard]] bool is_integer(Scalar type) noexcept;

@@ -26,6 +26,7 @@
 
 #include "language/syntax.hpp"
 #include "tern/core/result.hpp"
+#include "tern/detail/core/visibility.hpp"
 
 namespace tern::language {
 
@@ -45,6 +46,7 @@ inline constexpr std::size_t max_shared_bytes = 48 * 1024;
 ///   a mistake outside of a kernel), and `value`, the word at this place.
 /// - not_found: the text has no kernel of this name, or several kernels and `entry` is empty. The
 ///   field `names` lists the kernels.
-[[nodiscard]] Result<Program> try_parse(std::string_view text, std::string_view entry = {});
+[[nodiscard]] TERN_EXPORT Result<Program> try_parse(std::string_view text,
+                                                    std::string_view entry = {});
 
 }  // namespace tern::language
