@@ -33,7 +33,7 @@ float pipeline(const tern::Device& device, bool declares_everything) {
 
   ramp.launch(load, elements(count), x);
   if (declares_everything) {
-    squares.launch(compute, elements(), x, y);  // waits for `load` by itself
+    squares.launch(compute, elements(), x, y);  // Tern makes `compute` wait for `load`
   } else {
     // What a launch by bare addresses looks like: right nearly always, on hardware.
     const auto from = x.address(), to = y.address();

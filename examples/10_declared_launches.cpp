@@ -25,7 +25,7 @@ TERN_KERNEL(ramp_of, (out<float> to), {
 TERN_ELEMENT_KERNEL(square_of, (in<float> from, out<float> to), { to = from * from; })
 TERN_ELEMENT_KERNEL(twice_of, (inout<float> x), { x *= 2; })
 
-/// The library of somebody else: it has kernels, and takes addresses.
+/// Another library, which has kernels and takes addresses.
 struct Library {
   explicit Library(const tern::Device& device)
       : ramp(tern::Kernel::from_text(device, ramp_of)),

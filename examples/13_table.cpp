@@ -45,7 +45,7 @@ TERN_KERNEL(sum_of_rows, (in<double> prices, in<uint64_t> rows, out<double> tota
   }
 })
 
-/// The library of somebody else: it has a stream and a kernel, and takes tensors.
+/// Another library, which has a stream and a kernel, and takes tensors.
 double sum_in_another_library(const tern::Device& device, tern::StreamRef stream,
                               const std::array<Tensor*, 3>& tensors) {
   const auto kernel = tern::Kernel::from_text(device, sum_of_rows);

@@ -60,7 +60,7 @@ Results run(const tern::Device& device) {
   auto counts = tern::Array<std::uint32_t>::zeros(device, 10);
   auto product = tern::Scalar<double>::make(device);
 
-  // The kernels declare what they do to their arguments, so `other` waits for `stream` by itself.
+  // The kernels declare what they do to their arguments, so Tern makes `other` wait for `stream`.
   Kernel::from_text(device, saxpy).launch(stream, elements(), x, y, 2.0f);
   Kernel::from_text(device, smooth).launch(other, elements(count, 256), y, smoothed);
   Kernel::from_text(device, histogram).launch(stream, elements(count), keys, counts);
