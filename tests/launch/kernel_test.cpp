@@ -765,7 +765,7 @@ TEST(KernelOnFakeCuda, LeavesNoUseWhenACallOfTheDriverFails) {
 TEST(KernelOnFakeCuda, HasTheBlocksThatTheDriverSuggests) {
   Bed bed("fake_cuda");
   const Kernel kernel = bed.try_load().value();
-  EXPECT_EQ(kernel.info().block_threads, 768u);
+  EXPECT_EQ(kernel.info().block_threads, 256u);
   EXPECT_EQ(kernel.info().parameter_count, 4u);
   EXPECT_EQ(kernel.info().parameters[2].value_bytes, 4u);
   const auto size_of = [&](const LaunchExtent& extent) {
@@ -775,7 +775,7 @@ TEST(KernelOnFakeCuda, HasTheBlocksThatTheDriverSuggests) {
     stream.synchronize();
     return std::pair(last_size.grid[0], last_size.block[0]);
   };
-  EXPECT_EQ(size_of(elements(1000)), std::pair(2u, 768u));
+  EXPECT_EQ(size_of(elements(1000)), std::pair(4u, 256u));
   EXPECT_EQ(size_of(elements(1000, 100)), std::pair(10u, 100u));
 }
 

@@ -242,10 +242,14 @@ Result<KernelInfo> CudaKernels::info(NativeKernel native) noexcept {
       return known.failure();
     }
   }
+  // Larger blocks have the same occupancy, and memory-bound kernels run slower with them: a
+  // multiprocessor is not refilled before all threads of a block have ended.
+  constexpr int block_limit = LaunchSize::usual_block;
   int min_grid = 0, block = 0;
-  if (Result<void> known = context_.check(
-          cu.cuOccupancyMaxPotentialBlockSize(&min_grid, &block, kernel->function, nullptr, 0, 0),
-          "cuOccupancyMaxPotentialBlockSize");
+  if (Result<void> known =
+          context_.check(cu.cuOccupancyMaxPotentialBlockSize(&min_grid, &block, kernel->function,
+                                                             nullptr, 0, block_limit),
+                         "cuOccupancyMaxPotentialBlockSize");
       !known && context_.is_lost()) {
     return known.failure();
   }

@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "backends/cuda/driver_result.hpp"
 #include "core/no_host_memory.hpp"
 
 namespace tern::cuda {
@@ -17,10 +18,25 @@ namespace {
 CUevent event_of(NativeEvent event) noexcept { return reinterpret_cast<CUevent>(event.value); }
 CUstream raw(std::uintptr_t value) noexcept { return reinterpret_cast<CUstream>(value); }
 
+/// Converts the result of a call with an event. Its other arguments are right, so the driver calls
+/// the event invalid: its last record is in a graph or in a capture that has been invalidated.
+Result<void> check_event(Context& context, CUresult result, const char* call) noexcept {
+  if (result != CUDA_ERROR_INVALID_VALUE) return context.check(result, call);
+  return Failure(ErrorCode::stream_misuse,
+                 "{call} returned {name} ({code}) on '{device}': {why}. Record it outside of "
+                 "captures before you wait for it.")
+      .with("stream", std::uint64_t{0})
+      .with("call", call)
+      .with("name", name_of(result))
+      .with("code", static_cast<std::uint64_t>(result))
+      .with("device", context.spec())
+      .with("why", "the event was last recorded in a capture");
+}
+
 /// Converts a query result: not complete is not an error.
 Result<bool> answer(Context& context, CUresult result, const char* call) noexcept {
   if (result == CUDA_ERROR_NOT_READY) return false;
-  if (Result<void> asked = context.check(result, call); !asked) return asked.failure();
+  if (Result<void> asked = check_event(context, result, call); !asked) return asked.failure();
   return true;
 }
 
@@ -403,8 +419,8 @@ Result<void> CudaStreams::wait(const Submission& submission, NativeEvent event) 
   const Result<CUstream> handle = resolve(submission.stream);
   if (!handle) return handle.failure();
   if (Result<void> outside = check_outside(submission, *handle); !outside) return outside;
-  return context_.check(context_.cu().cuStreamWaitEvent(*handle, event_of(event), 0),
-                        "cuStreamWaitEvent");
+  return check_event(context_, context_.cu().cuStreamWaitEvent(*handle, event_of(event), 0),
+                     "cuStreamWaitEvent");
 }
 
 Result<bool> CudaStreams::query(NativeEvent event) noexcept {
@@ -416,13 +432,8 @@ Result<bool> CudaStreams::query(NativeEvent event) noexcept {
 Result<void> CudaStreams::synchronize(NativeEvent event) noexcept {
   const ContextScope scope(context_);
   if (!scope) return scope.failure();
-  const CUresult waited = context_.cu().cuEventSynchronize(event_of(event));
-  if (waited == CUDA_ERROR_INVALID_VALUE) {
-    // The driver's answer for an event that was recorded in a capture. The query names the reason.
-    const CUresult state = context_.cu().cuEventQuery(event_of(event));
-    if (is_about_capture(state)) return context_.check(state, "cuEventSynchronize");
-  }
-  return context_.check(waited, "cuEventSynchronize");
+  return check_event(context_, context_.cu().cuEventSynchronize(event_of(event)),
+                     "cuEventSynchronize");
 }
 
 Result<std::uint64_t> CudaStreams::elapsed_ns(NativeEvent start, NativeEvent end) noexcept {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "backends/cuda/driver_result.hpp"
 #include "backends/fake_cuda/entry.hpp"
 
 namespace tern::sim::entries {
@@ -101,7 +102,11 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags) {
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     // The wait would make the stream part of a capture that captures nothing.
     if (awaited->is_captured && !awaited->is_in_graph) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    return result_of(here.backend(*working.stream).wait(here.on(*working.stream), awaited->native));
+    const CUresult result =
+        result_of(here.backend(*working.stream).wait(here.on(*working.stream), awaited->native));
+    // The capture of the event has ended, and the stream is in none.
+    const bool is_of_graph = awaited->is_captured && !here.state.capture_of(*working.stream);
+    return is_of_graph && is_about_capture(result) ? CUDA_ERROR_INVALID_VALUE : result;
   });
 }
 
@@ -234,7 +239,7 @@ CUresult cuEventSynchronize(CUevent event) {
   return call(DriverEntry::cuEventSynchronize, Demand::context, [&](const Here& here) -> CUresult {
     const std::shared_ptr<FakeEvent> awaited = here.state.events.find(as_number(event));
     if (!awaited) return CUDA_ERROR_INVALID_HANDLE;
-    if (awaited->is_captured) return CUDA_ERROR_CAPTURED_EVENT;
+    if (awaited->is_captured) return CUDA_ERROR_INVALID_VALUE;
     if (!here.state.may_disturb()) return disturbs_capture;
     return result_of(awaited->backend.synchronize(awaited->native));
   });

@@ -180,7 +180,7 @@ TEST(CudaKernels, KnowTheirParametersAndWhatFillsTheDevice) {
   EXPECT_EQ(info.parameters[0].value_bytes, 8u);
   EXPECT_EQ(info.parameters[2].value_bytes, 4u);
   EXPECT_EQ(info.parameters[2].kind, KernelInfo::Kind::unknown);
-  EXPECT_EQ(info.block_threads, 768u);
+  EXPECT_EQ(info.block_threads, 256u);
   // What the driver does not tell is not known.
   bench.fake.fail_call("cuFuncGetParamInfo", 1, CUDA_ERROR_NOT_SUPPORTED);
   bench.fake.fail_call("cuOccupancyMaxPotentialBlockSize", 1, CUDA_ERROR_NOT_SUPPORTED);
@@ -211,7 +211,7 @@ TEST(CudaKernels, OfAnOldDriverHaveUnknownParameters) {
   const NativeKernel kernel = bench.device().load_kernel(source.source).value();
   const KernelInfo info = bench.device().kernel_info(kernel).value();
   EXPECT_EQ(info.parameter_count, std::nullopt);
-  EXPECT_EQ(info.block_threads, 768u);
+  EXPECT_EQ(info.block_threads, 256u);
   bench.device().unload_kernel(kernel);
 }
 

@@ -244,7 +244,7 @@ TEST(FakeCudaStreams, RefusesWorkOnACapturingStream) {
             CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   EXPECT_EQ(bench.cu.cuEventRecord(event, stream), CUDA_SUCCESS);
   EXPECT_EQ(bench.cu.cuEventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
-  EXPECT_EQ(bench.cu.cuEventSynchronize(event), CUDA_ERROR_CAPTURED_EVENT);
+  EXPECT_EQ(bench.cu.cuEventSynchronize(event), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(bench.cu.cuStreamWaitEvent(other, event, 0), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   EXPECT_EQ(bench.cu.cuStreamQuery(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   EXPECT_EQ(bench.cu.cuStreamIsCapturing(stream, &status), CUDA_SUCCESS);
