@@ -95,6 +95,15 @@ class Server(flight.FlightServerBase):
             if self._tables.pop(name, None) is None:
                 raise errors.NotFoundError(f"the server has no table '{name}'. It has {_names(self._tables)}.")
 
+    def shutdown(self) -> None:
+        """Stop the server and release its tables. Requests that have begun end first."""
+        super().shutdown()
+        self._release()
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self._release()
+
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Answer a request of Flight for a table."""
         table = self._find(ticket.ticket)
@@ -111,6 +120,11 @@ class Server(flight.FlightServerBase):
         with self._lock:
             now = dict(self._tables)
         return iter([self._info(name.encode(), table) for name, table in now.items()])
+
+    def _release(self) -> None:
+        # Some versions of pyarrow keep a server that has ended.
+        with self._lock:
+            self._tables.clear()
 
     def _find(self, name: bytes) -> _core.Table:
         text = name.decode("utf-8", "replace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -71,6 +72,18 @@ def test_tern_copies_nothing_from_host_to_host() -> None:
         moved = tern.transfer_counts() - before
     assert read["id"].is_external
     assert moved.device_to_host["copies"] == moved.host_to_device["copies"] == 0
+
+
+def test_a_server_that_has_ended_holds_no_table() -> None:
+    served = table()
+    references = sys.getrefcount(served)
+    with Server({"t": served}) as server:
+        assert fetch(server.location, "t").rows == 1000
+        assert sys.getrefcount(served) > references
+    gc.collect()
+    assert sys.getrefcount(served) == references
+    with pytest.raises(tern.NotFoundError):
+        server.remove("t")
 
 
 def test_tables_come_and_go() -> None:

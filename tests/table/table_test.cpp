@@ -1,9 +1,13 @@
 #include "tern/table/table.hpp"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
 
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <limits>
 #include <numeric>
@@ -149,26 +153,61 @@ TEST_P(TableOn, TextsAreCopiedAsFarAsTheyAreWritten) {
   EXPECT_EQ(part.slice(0, 1).column(0)->to_strings(), (std::vector<std::string>{"c"}));
 }
 
+/// What a signal does to a thread: it stops until another thread has ended its call, or for a
+/// moment if the other one needs a lock of the stopped thread.
+enum class Turn { runs, is_stopped, other_has_ended };
+std::atomic<Turn> turn_of_caller;
+void stop_for_a_turn(int) {
+  turn_of_caller = Turn::is_stopped;
+  const timespec moment = {.tv_sec = 0, .tv_nsec = 1000};
+  for (int i = 0; i < 20 && turn_of_caller != Turn::other_has_ended; ++i) {
+    nanosleep(&moment, nullptr);
+  }
+}
+
 TEST_P(TableOn, ThreadsThatSetTheCountLeaveNoWrongOne) {
   Table made = table({.row_count = cell<std::uint64_t>(5)});
-  const Stream streams[] = {Stream(device), Stream(device)};
-  for (int round = 0; round < 200; ++round) {
-    std::atomic<bool> is_over = false;
-    std::vector<test::Thread> threads;
-    for (std::uint64_t i = 0; i < 2; ++i) {
-      threads.emplace_back([&, i] {
-        Table own = made;
-        while (!is_over) own.set_rows(1 + i, streams[i]);
-      });
+  struct sigaction stop = {}, before = {};
+  stop.sa_handler = stop_for_a_turn;
+  ASSERT_EQ(sigaction(SIGUSR1, &stop, &before), 0);
+  constexpr int rounds = 150;
+  std::barrier round_edge(3);
+  pthread_t stopped = {};
+  test::Thread caller([&] {
+    Table own = made;
+    const Stream own_stream(device);
+    stopped = pthread_self();
+    for (int round = 0; round < rounds; ++round) {
+      round_edge.arrive_and_wait();
+      while (turn_of_caller == Turn::runs) own.set_rows(1, own_stream);
+      round_edge.arrive_and_wait();
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(500));
-    is_over = true;
-    for (test::Thread& one : threads) one.join();
-    const std::optional<std::uint64_t> known = made.rows();
-    ASSERT_EQ(known.value_or(made.row_count().item<std::uint64_t>()),
-              made.row_count().item<std::uint64_t>())
-        << round;
+  });
+  test::Thread other([&] {
+    Table own = made;
+    const Stream own_stream(device);
+    for (int round = 0; round < rounds; ++round) {
+      round_edge.arrive_and_wait();
+      while (turn_of_caller == Turn::runs) std::this_thread::yield();
+      own.set_rows(2, own_stream);
+      turn_of_caller = Turn::other_has_ended;
+      round_edge.arrive_and_wait();
+    }
+  });
+  int wrong = 0;
+  for (int round = 0; round < rounds; ++round) {
+    turn_of_caller = Turn::runs;
+    round_edge.arrive_and_wait();
+    std::this_thread::sleep_for(std::chrono::microseconds(round % 50));
+    pthread_kill(stopped, SIGUSR1);
+    round_edge.arrive_and_wait();
+    const std::uint64_t written = made.row_count().item<std::uint64_t>();
+    if (made.rows().value_or(written) != written) ++wrong;
   }
+  caller.join();
+  other.join();
+  sigaction(SIGUSR1, &before, nullptr);
+  EXPECT_EQ(wrong, 0);
 }
 
 TEST_P(TableOn, ACountIsNeverCutToTheBitsThatADeviceHas) {
