@@ -77,6 +77,20 @@ bool reads_memory(const Expression& e) {
   return reads;
 }
 
+/// Returns whether the code compares the place of a thread along the first axis with one value.
+bool singles_out_threads(const Statement& body) {
+  bool singles_out = false;
+  visit_expressions(body, [&](const Expression& e) {
+    if (e.kind != Expression::Kind::binary) return;
+    if (e.op != Operator::equal && e.op != Operator::not_equal) return;
+    visit_expressions(e, [&](const Expression& inner) {
+      singles_out |= inner.kind == Expression::Kind::coordinate &&
+                     inner.coordinate == Coordinate::thread && inner.axis == 0;
+    });
+  });
+  return singles_out;
+}
+
 /// Returns whether code of the block reads memory; loops over threads do not count.
 bool block_reads_memory(const Statement& s) {
   if (s.kind == Statement::Kind::threads) return false;
@@ -412,12 +426,43 @@ void BodyWriter::loop(const Statement& s) {
   }
 }
 
-void BodyWriter::begin_threads_on_host() {
-  for (const unsigned axis : {2u, 1u, 0u}) {
-    const std::string thread = coordinate_name(Coordinate::thread, axis);
-    put(fmt::format("for (tern_u64 {0} = 0; {0} < {1}; ++{0}) {{", thread,
+void BodyWriter::turn(const Statement& body) {
+  ++loops_over_threads_;
+  has_return_ = false;
+  put("{");
+  inner(body, false);
+  put("}");
+  if (has_return_) put(fmt::format("tern_end_{}:;", loops_over_threads_));
+}
+
+void BodyWriter::turns_on_host(const Statement& body) {
+  const std::string x = coordinate_name(Coordinate::thread, 0);
+  const std::string wide = coordinate_name(Coordinate::block_size, 0);
+  const auto turn_of = [&](std::string_view begin) {
+    put(begin);
+    ++depth_;
+    turn(body);
+    --depth_;
+    put("}");
+  };
+  for (const unsigned axis : {2u, 1u}) {
+    put(fmt::format("for (tern_u64 {0} = 0; {0} < {1}; ++{0}) {{",
+                    coordinate_name(Coordinate::thread, axis),
                     coordinate_name(Coordinate::block_size, axis)));
     ++depth_;
+  }
+  if (singles_out_threads(body)) {
+    // The first and the last thread have code of their own: in the loop over the others a compiler
+    // knows the result of `thread.x == 0`, and vectorises it.
+    turn_of(fmt::format("{{ const tern_u64 {} = 0;", x));
+    turn_of(fmt::format("for (tern_u64 {0} = 1; {0} + 1 < {1}; ++{0}) {{", x, wide));
+    turn_of(fmt::format("if ({1} > 1) {{ const tern_u64 {0} = {1} - 1;", x, wide));
+  } else {
+    turn_of(fmt::format("for (tern_u64 {0} = 0; {0} < {1}; ++{0}) {{", x, wide));
+  }
+  for (int axis = 0; axis < 2; ++axis) {
+    --depth_;
+    put("}");
   }
 }
 
@@ -426,24 +471,15 @@ void BodyWriter::threads(const Statement& s, bool is_last) {
   const std::string_view barrier = dialect_ == Dialect::opencl
                                        ? "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"
                                        : "__syncthreads();";
-  ++loops_over_threads_;
   if (has_unordered_read_ && !is_host) put(barrier);
-  if (is_host) begin_threads_on_host();
   in_threads_ = true;
-  has_return_ = false;
-  put("{");
-  inner(s.statements[0], false);
-  put("}");
-  if (has_return_) put(fmt::format("tern_end_{}:;", loops_over_threads_));
-  in_threads_ = false;
   if (is_host) {
-    for (int axis = 0; axis < 3; ++axis) {
-      --depth_;
-      put("}");
-    }
-  } else if (!is_last) {
-    put(barrier);
+    turns_on_host(s.statements[0]);
+  } else {
+    turn(s.statements[0]);
   }
+  in_threads_ = false;
+  if (!is_host && !is_last) put(barrier);
   has_unordered_read_ = false;
 }
 

@@ -93,7 +93,9 @@ class BodyWriter {
   void branch(const Statement& s, bool is_last);
   void loop(const Statement& s);
   void threads(const Statement& s, bool is_last);
-  void begin_threads_on_host();
+  void turns_on_host(const Statement& body);
+  /// What one thread does in a loop over threads.
+  void turn(const Statement& body);
   void effect(const Expression& e);
   void note_read(const Expression& e);
   void put(std::string_view text);
@@ -104,7 +106,7 @@ class BodyWriter {
   std::string out_;
   unsigned depth_ = 0;
   bool in_threads_ = false;
-  bool has_return_ = false;  // of the loop over threads that is being written
+  bool has_return_ = false;  // of the turn that is being written
   bool has_unordered_read_ =
       false;  // code of the block may have read memory since the last barrier
   unsigned loops_over_threads_ = 0;

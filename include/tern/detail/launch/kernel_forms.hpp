@@ -318,7 +318,7 @@ struct ThreadsAlongX {
     std::size_t x;
     Coordinates operator*() const noexcept { return {x, 0, 0}; }
     Iterator& operator++() noexcept { return ++x, *this; }
-    bool operator!=(const Iterator& other) const noexcept { return x != other.x; }
+    bool operator!=(const Iterator& other) const noexcept { return x < other.x; }
   };
   [[nodiscard]] Iterator begin() const noexcept { return {0}; }
   [[nodiscard]] Iterator end() const noexcept { return {wide}; }
