@@ -1,6 +1,8 @@
 // Portable kernels beside kernels that are written for one device: the time of a launch, and the
 // rate of four kernels on large arrays. On the host, the other kernel is a loop that all cores
-// share; on CUDA and OpenCL devices, it is written in the language of the device.
+// share; on CUDA and OpenCL devices, it is written in the language of the device. A kernel of the
+// host is measured in both of its forms: as the function in this program, and as its text, compiled
+// for this processor by the compiler of the system.
 
 #include <fmt/format.h>
 
@@ -143,8 +145,9 @@ void on_all_cores(std::size_t count, const Function& body) {
 /// Arrays, and the four kernels in both ways.
 class Course {
  public:
-  Course(const Stage& stage, std::size_t count)
-      : device_(stage.device),
+  Course(const Stage& stage, std::size_t count, bool compiles_text)
+      : compiles_text_(compiles_text),
+        device_(stage.device),
         stream_(stage.streams[0]),
         count_(count),
         x_(Array<float>::from(device_, std::vector<float>(count, 1.0f))),
@@ -187,7 +190,8 @@ class Course {
   }
 
   template <class... Arguments>
-  Body launch(const KernelText& text, const LaunchExtent& extent, Arguments... arguments) {
+  Body launch(KernelText text, const LaunchExtent& extent, Arguments... arguments) {
+    if (compiles_text_) text.body = text.combine = nullptr;
     const Kernel kernel = Kernel::from_text(device_, text);
     return [=, this] {
       kernel.try_launch(stream_, extent, arguments...).value();
@@ -277,6 +281,7 @@ class Course {
     };
   }
 
+  const bool compiles_text_;
   const Device device_;
   const StreamRef stream_;
   const std::size_t count_;
@@ -331,6 +336,24 @@ void add_launch_time(Context& context, const Stage& stage) {
                .goal_ratio = goal_on_device});
 }
 
+void add_rates(Context& context, const Stage& stage, std::size_t count, bool compiles_text) {
+  const bool is_host = stage.device.info().is_host;
+  const char* const form = compiles_text ? ", compiled text" : is_host ? ", function" : "";
+  Course course(stage, count, compiles_text);
+  for (const Course::Row& row : course.rows()) {
+    context.step(row.name + form);
+    const std::vector<double> seconds =
+        median_seconds({row.portable, row.by_hand}, context.seconds_per_figure());
+    const auto rate = [&](double of) { return static_cast<double>(row.bytes) / of / 1e9; };
+    context.add({.name = row.name + form + ", " + format_bytes(count * sizeof(float)),
+                 .value = rate(seconds[0]),
+                 .unit = "GB/s",
+                 .baseline_name = "by hand",
+                 .baseline = rate(seconds[1]),
+                 .goal_ratio = is_host ? goal_on_host : goal_on_device});
+  }
+}
+
 void run(Context& context) {
   const Stage stage(context);
   const DeviceInfo& info = stage.device.info();
@@ -348,18 +371,14 @@ void run(Context& context) {
   add_launch_time(context, stage);
   const std::size_t usual = info.is_host || info.backend == "opencl" ? 16 * mib : 64 * mib;
   const std::size_t count = context.usual_or_quick<std::size_t>(usual, 10'000);
-  Course course(stage, count);
-  for (const Course::Row& row : course.rows()) {
-    context.step(row.name);
-    const std::vector<double> seconds =
-        median_seconds({row.portable, row.by_hand}, context.seconds_per_figure());
-    const auto rate = [&](double of) { return static_cast<double>(row.bytes) / of / 1e9; };
-    context.add({.name = row.name + ", " + format_bytes(count * sizeof(float)),
-                 .value = rate(seconds[0]),
-                 .unit = "GB/s",
-                 .baseline_name = "by hand",
-                 .baseline = rate(seconds[1]),
-                 .goal_ratio = info.is_host ? goal_on_host : goal_on_device});
+  add_rates(context, stage, count, false);
+  if (!info.is_host) return;
+  KernelText without_function = bench_saxpy;
+  without_function.body = nullptr;
+  if (Kernel::try_from_text(stage.device, without_function)) {
+    add_rates(context, stage, count, true);
+  } else {
+    context.note("there is no compiler for the texts of kernels on the host.");
   }
 }
 

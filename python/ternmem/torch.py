@@ -177,9 +177,11 @@ def _keep_captures_apart() -> None:
             opened = _open_pools.get(ordinal, [])
             if opened:
                 _end(ordinal, opened[-1].pool)
-                # As PyTorch does for its own pool, free the unused segments before a capture.
+                # As PyTorch does for its own pool, free the unused segments before a capture. During the capture their
+                # memory could not be used again, because other streams have used it.
                 opened[-1].pool = None
                 opened[-1].pool = _new_pool(ordinal)
+                c.library.tern_torch_empty_cache()
                 if pool is None:
                     made = _new_pool(ordinal)
                     ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))

@@ -2,27 +2,14 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <link.h>
 #include <unistd.h>
 
 #include <array>
 
+#include "core/dynamic_linker.hpp"
+
 namespace tern {
 namespace {
-
-/// Returns whether the program has a dynamic linker. The first object is the program itself.
-bool has_dynamic_linker() noexcept {
-  bool has = false;
-  dl_iterate_phdr(
-      [](dl_phdr_info* object, std::size_t, void* found) {
-        for (int i = 0; i < object->dlpi_phnum; ++i) {
-          if (object->dlpi_phdr[i].p_type == PT_INTERP) *static_cast<bool*>(found) = true;
-        }
-        return 1;
-      },
-      &has);
-  return has;
-}
 
 /// Descriptors for a library, its dependencies, and the configuration files that drivers read while
 /// they load.

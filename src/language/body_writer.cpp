@@ -53,10 +53,6 @@ int binding_of(Operator op) noexcept {
   }
 }
 
-bool is_shift(Operator op) noexcept {
-  return op == Operator::shift_left || op == Operator::shift_right;
-}
-
 template <class Visit>
 void visit_expressions(const Expression& e, const Visit& visit) {
   visit(e);

@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <link.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/auxv.h>
@@ -24,6 +23,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/dynamic_linker.hpp"
 #include "core/file_failure.hpp"
 #include "core/file_limit_signal.hpp"
 #include "tern/detail/core/config.hpp"
@@ -249,20 +249,6 @@ Failure compiler_failed(const char* sentence, const HostCompiler& compiler, std:
 
 // ------------------------------------------------------------------------------------ loading
 
-/// A statically linked program would load a second copy of the C library.
-bool has_dynamic_linker() noexcept {
-  bool has = false;
-  dl_iterate_phdr(
-      [](dl_phdr_info* object, std::size_t, void* found) {
-        for (int i = 0; i < object->dlpi_phnum; ++i) {
-          if (object->dlpi_phdr[i].p_type == PT_INTERP) *static_cast<bool*>(found) = true;
-        }
-        return 1;  // the first object is the program
-      },
-      &has);
-  return has;
-}
-
 Failure load_failed(std::string_view kernel, const char* call, std::string_view why) noexcept {
   return Failure(ErrorCode::bad_format,
                  "the compiled code of kernel '{kernel}' could not be loaded ({call}): {why}")
@@ -371,6 +357,7 @@ void* HostCode::find(const char* name) const noexcept {
 }
 
 Result<HostCode> try_load_host_code(std::string_view kernel, std::span<const std::byte> object) {
+  // A statically linked program would load a second copy of the C library.
   static const bool is_dynamic = has_dynamic_linker();
   if (!is_dynamic) {
     return Failure(ErrorCode::unsupported,

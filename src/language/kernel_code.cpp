@@ -51,9 +51,6 @@ Code memory_code(Code first, Scalar type) {
   }
 }
 
-bool is_comparison(Operator op) { return op >= Operator::less && op <= Operator::not_equal; }
-bool is_shift(Operator op) { return op == Operator::shift_left || op == Operator::shift_right; }
-
 /// Whether a value of one type is the same 64 bits as its conversion to the other.
 bool has_same_bits(Scalar from, Scalar to) {
   if (from == to) return true;

@@ -67,14 +67,6 @@ bool is_logical(Operator op) noexcept {
   return op == Operator::logical_and || op == Operator::logical_or;
 }
 
-bool is_comparison(Operator op) noexcept {
-  return op >= Operator::less && op <= Operator::not_equal;
-}
-
-bool is_shift(Operator op) noexcept {
-  return op == Operator::shift_left || op == Operator::shift_right;
-}
-
 bool needs_integers(Operator op) noexcept {
   return is_shift(op) || op == Operator::remainder || op == Operator::bit_and ||
          op == Operator::bit_or || op == Operator::bit_xor;

@@ -302,14 +302,17 @@ std::optional<std::uint32_t> KernelParser::array_argument(const Token& call) {
 }
 
 Parsed KernelParser::size_call(const Token& name) {
+  if (program_.form == Form::element || program_.form == Form::reduction) {
+    fail(name,
+         "{where}: 'size' is not known here, because an array is its element in this kernel. Begin "
+         "the kernel with 'kernel', or pass the size as a value.");
+  }
   expect("(");
-  const Token argument = current();
   const auto index = array_argument(name);
   expect(")");
   Parsed made = node(Expression::Kind::size, Scalar::u64, name.at);
   if (!index) return made;
   Variable& array = variable(*index);
-  if (program_.form == Form::reduction) check_reduction_name(argument, array);
   made.tree.variable = *index;
   if (array.kind == Variable::Kind::shared) {
     made.tree.kind = Expression::Kind::integer;

@@ -88,6 +88,13 @@ enum class Operator : std::uint8_t {
   logical_not,
 };
 
+constexpr bool is_comparison(Operator op) noexcept {
+  return op >= Operator::less && op <= Operator::not_equal;
+}
+constexpr bool is_shift(Operator op) noexcept {
+  return op == Operator::shift_left || op == Operator::shift_right;
+}
+
 /// Functions that the text may call. All take and return the type of the expression, which is f32
 /// or f64 for all but `abs`, `min` and `max`.
 enum class Function : std::uint8_t {

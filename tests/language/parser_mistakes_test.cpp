@@ -275,6 +275,7 @@ TEST(ParserMistakes, OfAtomics) {
 
 TEST(ParserMistakes, OfPositions) {
   expect_refused_in_element("n = index.x;", "'index' is not known here");
+  expect_refused_in_element("n = int(size(x));", "'size' is not known here");
   expect_refused_in_reduction("identity = 0; map = block.x; combine = a + b;",
                               "'block' is not known here");
   expect_refused_in_block("int m = index.x;", "Write block.x * block_size.x + thread.x.");
@@ -335,7 +336,7 @@ TEST(ParserMistakes, OfReductions) {
   expect_refused_in_reduction("identity = b;", "'b' is only known in 'combine'.");
   expect_refused_in_reduction("identity = s;", "'identity' cannot use the parameter 's'");
   expect_refused_in_reduction("combine = a + x;", "'combine' cannot use the parameter 'x'");
-  expect_refused_in_reduction("combine = a * size(x);", "'combine' cannot use the parameter 'x'");
+  expect_refused_in_reduction("map = x * size(x);", "'size' is not known here");
   expect_refused_in_reduction("map = x = 1;", "a reduction only computes.");
   expect_refused_in_reduction("map = s++;", "a reduction only computes.");
   expect_refused_in_reduction("map = x[0];", "'x' is already the element at its own index.");
