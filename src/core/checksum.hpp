@@ -17,11 +17,14 @@ class Checksum {
     const std::byte* at = bytes.data();
     std::size_t left = bytes.size();
     bytes_ += left;
+    // In registers, because a compiler has to assume that the bytes are those of this object.
+    std::uint64_t lanes[4] = {lanes_[0], lanes_[1], lanes_[2], lanes_[3]};
     for (; left >= 32; left -= 32, at += 32) {
       std::uint64_t words[4];
       std::memcpy(words, at, 32);
-      for (int i = 0; i < 4; ++i) lanes_[i] = (lanes_[i] ^ words[i]) * odd + (lanes_[i] >> 32);
+      for (int i = 0; i < 4; ++i) lanes[i] = (lanes[i] ^ words[i]) * odd + (lanes[i] >> 32);
     }
+    std::memcpy(lanes_, lanes, sizeof lanes);
     rest_ = {at, left};
   }
   /// Returns the checksum of all parts. The last part is still in memory.
