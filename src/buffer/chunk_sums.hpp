@@ -48,9 +48,7 @@ class ChunkSums {
  private:
   [[nodiscard]] static std::uint64_t sum_at(std::span<const std::byte> bytes,
                                             std::size_t at) noexcept {
-    Checksum sum;
-    sum.add(bytes.subspan(at, std::min(chunk_bytes, bytes.size() - at)));
-    return sum.get();
+    return checksum_of_parts(bytes.subspan(at, std::min(chunk_bytes, bytes.size() - at)));
   }
 
   std::vector<std::uint64_t> sums_;

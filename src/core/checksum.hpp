@@ -1,5 +1,5 @@
-// A Checksum detects bytes that were changed by mistake, for example by a disk. It runs at the
-// speed of memory and is no protection against attackers.
+// Checksums detect bytes that were changed by mistake, for example by a disk. They run at the speed
+// of memory and are no protection against attackers.
 
 #pragma once
 
@@ -41,5 +41,30 @@ class Checksum {
   std::size_t bytes_ = 0;
   std::span<const std::byte> rest_;
 };
+
+/// Returns a checksum of bytes that are all in memory, which is not that of Checksum. Reads four
+/// parts of the bytes side by side: a core reads memory faster from several places at once.
+[[nodiscard]] inline std::uint64_t checksum_of_parts(std::span<const std::byte> bytes) noexcept {
+  constexpr std::uint64_t odd = 0x9E3779B97F4A7C15u;
+  constexpr std::size_t parts = 4, step = 16;
+  const std::size_t part = bytes.size() / (parts * step) * step;
+  std::uint64_t lanes[parts][2] = {{1, 2}, {3, 4}, {5, 6}, {7, 8}};
+  for (std::size_t at = 0; at < part; at += step) {
+    for (std::size_t i = 0; i < parts; ++i) {
+      std::uint64_t words[2];
+      std::memcpy(words, bytes.data() + i * part + at, step);
+      for (int k = 0; k < 2; ++k) {
+        lanes[i][k] = (lanes[i][k] ^ words[k]) * odd + (lanes[i][k] >> 32);
+      }
+    }
+  }
+  Checksum rest;
+  rest.add(bytes.subspan(parts * part));
+  std::uint64_t sum = rest.get();
+  for (const auto& of_part : lanes) {
+    for (const std::uint64_t lane : of_part) sum = (sum ^ lane ^ (lane >> 29)) * odd;
+  }
+  return sum ^ (sum >> 32);
+}
 
 }  // namespace tern
