@@ -245,6 +245,15 @@ Result<void> KeptBytes::try_queue_sums(const ByteRange& part, StreamRef copies, 
 Result<void> KeptBytes::try_save_on_disk(std::byte* memory, StreamRef copies,
                                          CallSite site) noexcept {
   const std::size_t bytes = storage_->bytes();
+  // The file has the gaps between the ranges, too, and their bytes were never written.
+  std::size_t end = 0;
+  for (const ByteRange& range : ranges_) {
+    if (range.begin != end) {
+      Result<void> filled = copies.try_fill(memory + end, range.begin - end, std::byte{0}, site);
+      if (!filled) return filled;
+    }
+    end = range.end;
+  }
   const MemoryKind kind = storage_kind_of(MemoryKind::mapped, device_.info().is_host);
   const bool host_reads = reach_of(kind, device_.info().capabilities).host_reads;
   std::unique_ptr<StorageOrigin> origin(new (std::nothrow) RangeOrigin(
