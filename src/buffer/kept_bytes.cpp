@@ -6,12 +6,10 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <mutex>
 #include <new>
 #include <span>
-#include <thread>
 #include <utility>
 
 #include "buffer/copy_route.hpp"
@@ -27,67 +25,41 @@
 namespace tern {
 namespace {
 
-constexpr std::size_t chunk_bytes = ChunkSums::chunk_bytes;
-/// What one host function sums.
-constexpr std::size_t step_bytes = 32 * chunk_bytes;
-/// From this size on, several threads compute checksums.
-constexpr std::size_t min_team_sum_bytes = 4 * chunk_bytes;
-constexpr std::size_t helpers = 3;
+/// What is read from a file at once.
+constexpr std::size_t chunk_bytes = FileCopy::chunk_bytes;
+static_assert(chunk_bytes % ChunkSums::chunk_bytes == 0);
 /// Chunks that are read from a file at once.
 constexpr std::size_t slot_count = 3;
+/// What one host function sums. The checksums of one step are computed during the copy of the next.
+constexpr std::size_t step_bytes = 128 * mib;
+/// More threads than this do not read memory faster.
+constexpr std::size_t max_sum_threads = 16;
+/// Fewer bytes are not worth another thread.
+constexpr std::size_t min_bytes_per_thread = 4 * mib;
 
-/// Calls visit(offset, chunk) for all chunks of the bytes, until a call returns false. Many chunks
-/// are visited by several threads.
-template <class Visit>
-void for_each_chunk(std::span<const std::byte> bytes, Visit visit) noexcept {
-  std::atomic<std::size_t> next = 0;
-  const auto work = [&]() noexcept {
-    for (;;) {
-      const std::size_t offset = next.fetch_add(chunk_bytes, std::memory_order_relaxed);
-      if (offset >= bytes.size()) return;
-      const std::size_t part = std::min(chunk_bytes, bytes.size() - offset);
-      if (!visit(offset, bytes.subspan(offset, part))) return next.store(bytes.size());
-    }
-  };
-  std::array<std::thread, helpers> team;
-  if (bytes.size() >= min_team_sum_bytes) {
-    try {
-      for (std::thread& one : team) one = std::thread(work);
-    } catch (...) {
-      // Fewer threads only take longer.
-    }
-  }
-  work();
-  for (std::thread& one : team) {
-    if (one.joinable()) one.join();
-  }
+std::size_t chunks_of(std::size_t bytes) noexcept {
+  return (bytes + ChunkSums::chunk_bytes - 1) / ChunkSums::chunk_bytes;
 }
 
-/// Returns the offset of a chunk that has changed, or the number of bytes.
-std::size_t find_change(ChunkSums& sums, std::span<const std::byte> bytes) noexcept {
-  std::atomic<std::size_t> changed = bytes.size();
-  for_each_chunk(bytes, [&](std::size_t offset, std::span<const std::byte> chunk) {
-    const bool is_same = sums.matches(offset, chunk);
-    if (!is_same) changed.store(offset);
-    return is_same;
-  });
-  return changed.load();
+std::span<const std::byte> chunk_of(std::span<const std::byte> bytes, std::size_t index) noexcept {
+  const std::size_t offset = index * ChunkSums::chunk_bytes;
+  return bytes.subspan(offset, std::min(ChunkSums::chunk_bytes, bytes.size() - offset));
 }
 
 /// Computes checksums when the stream reaches it.
 struct SumStep final : InFlightObject {
-  SumStep(DeviceState& on, std::shared_ptr<ChunkSums> into, std::size_t first,
-          std::span<const std::byte> of) noexcept
-      : device(on), sums(std::move(into)), offset(first), bytes(of) {}
+  SumStep(DeviceState& on, std::shared_ptr<WorkerTeam> by, std::shared_ptr<ChunkSums> into,
+          std::size_t first, std::span<const std::byte> of) noexcept
+      : device(on), team(std::move(by)), sums(std::move(into)), offset(first), bytes(of) {}
 
   static void run(void* context) {
     const std::unique_ptr<SumStep> step(static_cast<SumStep*>(context));
     {
       const std::lock_guard lock(step->mutex);
       if (!step->is_lost) {
-        for_each_chunk(step->bytes, [&](std::size_t at, std::span<const std::byte> chunk) {
-          step->sums->add(step->offset + at, chunk);
-          return true;
+        step->team->for_each(chunks_of(step->bytes.size()), [&](std::size_t index) {
+          step->sums->add(step->offset + index * ChunkSums::chunk_bytes,
+                          chunk_of(step->bytes, index));
         });
       }
     }
@@ -100,6 +72,7 @@ struct SumStep final : InFlightObject {
   }
 
   DeviceState& device;  // outlives the step: it deletes steps that never run
+  std::shared_ptr<WorkerTeam> team;
   std::shared_ptr<ChunkSums> sums;
   std::size_t offset;
   std::span<const std::byte> bytes;
@@ -196,12 +169,17 @@ Failure KeptBytes::changed(std::size_t offset, CallSite site) const noexcept {
 
 // --- Saving
 
+std::size_t KeptBytes::sum_threads(std::size_t bytes) noexcept {
+  return std::clamp<std::size_t>(bytes / min_bytes_per_thread, 1,
+                                 std::min(usable_cores(), max_sum_threads));
+}
+
 Result<void> KeptBytes::try_save(std::byte* memory, StreamRef copies, StreamRef sums,
-                                 CallSite site) noexcept {
+                                 const std::shared_ptr<WorkerTeam>& team, CallSite site) noexcept {
   if (ranges_.empty()) return {};
   switch (keep_) {
     case Keep::host:
-      return try_save_on_host(memory, copies, sums, site);
+      return try_save_on_host(memory, copies, sums, team, site);
     case Keep::disk:
       return try_save_on_disk(memory, copies, site);
     case Keep::nothing:
@@ -211,49 +189,71 @@ Result<void> KeptBytes::try_save(std::byte* memory, StreamRef copies, StreamRef 
 }
 
 Result<void> KeptBytes::try_save_on_host(std::byte* memory, StreamRef copies, StreamRef sums,
+                                         const std::shared_ptr<WorkerTeam>& team,
                                          CallSite site) noexcept {
   const std::size_t bytes = storage_->bytes();
   std::byte* const to = address_for(*storage_, copies.device_id());
   Result<StorageUse> written =
       storage_->try_use(copies, Access::discard, 0, bytes, site, Storage::Streams::any_device);
   if (!written) return written.failure();
-  for (const ByteRange& range : ranges_) {
-    if (Result<void> copied =
-            copies.try_copy(to + range.begin, memory + range.begin, range.end - range.begin, site);
-        !copied) {
-      return copied;
-    }
+  const std::size_t step = sums_ ? step_bytes : bytes;
+  Result<void> queued;
+  std::size_t summed = 0;
+  for (std::size_t offset = 0; offset < bytes && queued; offset += step) {
+    const ByteRange part{offset, std::min(offset + step, bytes)};
+    queued = for_each_common_range(part, [&](const ByteRange& range) {
+      return copies.try_copy(to + range.begin, memory + range.begin, range.end - range.begin, site);
+    });
+    if (queued && sums_) queued = try_queue_sums(part, copies, sums, team, site);
+    if (queued) summed = part.end;
   }
   written->end();
-  if (!sums_) return {};
+  if (!sums_ || summed == 0) return queued;
+  sums_done_ = sums.next_mark();
+  // The storage must not be freed before the checksums are computed. This use waits for all copies,
+  // so it comes behind the steps.
   Result<StorageUse> read =
       storage_->try_use(sums, Access::read, 0, bytes, site, Storage::Streams::any_device);
-  if (!read) return read.failure();
-  DeviceState& device = *DeviceState::of(device_);
-  const std::span<const std::byte> all(address_for(*storage_, DeviceId{}), bytes);
-  Result<void> queued;
-  for (std::size_t offset = 0; offset < bytes && queued; offset += step_bytes) {
-    auto* const step = new (std::nothrow)
-        SumStep(device, sums_, offset, all.subspan(offset, std::min(step_bytes, bytes - offset)));
-    if (step == nullptr) {
-      queued = no_host_memory("paused memory", site);
-      break;
-    }
-    device.add_in_flight_object(*step);
-    queued = sums.try_call(SumStep::run, step, site);
-    if (!queued) {
-      device.remove_in_flight_object(*step);
-      delete step;
-    }
+  if (read) {
+    read->end();
+    return queued;
   }
-  read->end();
-  sums_done_ = sums.next_mark();
+  static_cast<void>(Device::try_wait(sums_done_));
+  return read.failure();
+}
+
+Result<void> KeptBytes::try_queue_sums(const ByteRange& part, StreamRef copies, StreamRef sums,
+                                       const std::shared_ptr<WorkerTeam>& team,
+                                       CallSite site) noexcept {
+  const Result<Mark> copied = copies.try_mark();
+  if (!copied) return copied.failure();
+  if (Result<void> ordered = sums.try_wait(*copied, site); !ordered) return ordered;
+  DeviceState& device = *DeviceState::of(device_);
+  auto* const step = new (std::nothrow)
+      SumStep(device, team, sums_, part.begin,
+              {address_for(*storage_, DeviceId{}) + part.begin, part.end - part.begin});
+  if (step == nullptr) return no_host_memory("paused memory", site);
+  device.add_in_flight_object(*step);
+  Result<void> queued = sums.try_call(SumStep::run, step, site);
+  if (!queued) {
+    device.remove_in_flight_object(*step);
+    delete step;
+  }
   return queued;
 }
 
 Result<void> KeptBytes::try_save_on_disk(std::byte* memory, StreamRef copies,
                                          CallSite site) noexcept {
   const std::size_t bytes = storage_->bytes();
+  // The file has the gaps between the ranges, too, and their bytes were never written.
+  std::size_t end = 0;
+  for (const ByteRange& range : ranges_) {
+    if (range.begin != end) {
+      Result<void> filled = copies.try_fill(memory + end, range.begin - end, std::byte{0}, site);
+      if (!filled) return filled;
+    }
+    end = range.end;
+  }
   const MemoryKind kind = storage_kind_of(MemoryKind::mapped, device_.info().is_host);
   const bool host_reads = reach_of(kind, device_.info().capabilities).host_reads;
   std::unique_ptr<StorageOrigin> origin(new (std::nothrow) RangeOrigin(
@@ -275,42 +275,33 @@ Result<void> KeptBytes::check_saved(CallSite site) const noexcept {
 
 // --- Restoring
 
-Result<void> KeptBytes::try_restore(std::byte* memory, StreamRef copies, CallSite site) noexcept {
+Result<void> KeptBytes::try_restore(std::byte* memory, const ByteRange& part, StreamRef copies,
+                                    CallSite site) noexcept {
   if (ranges_.empty()) return {};
   switch (keep_) {
     case Keep::host:
-      return try_restore_from_host(memory, copies, site);
+      return try_restore_from_host(memory, part, copies, site);
     case Keep::disk:
-      return try_restore_from_disk(memory, copies, site);
+      return part.begin == 0 ? try_restore_from_disk(memory, copies, site) : Result<void>();
     case Keep::nothing:
       break;
   }
   return {};
 }
 
-Result<void> KeptBytes::try_restore_from_host(std::byte* memory, StreamRef copies,
-                                              CallSite site) noexcept {
-  const std::size_t bytes = storage_->bytes();
+Result<void> KeptBytes::try_restore_from_host(std::byte* memory, const ByteRange& part,
+                                              StreamRef copies, CallSite site) noexcept {
+  const ByteRange kept{part.begin, std::min(part.end, storage_->bytes())};
+  if (kept.begin >= kept.end) return {};
   const std::byte* const from = address_for(*storage_, copies.device_id());
-  Result<StorageUse> read =
-      storage_->try_use(copies, Access::read, 0, bytes, site, Storage::Streams::any_device);
+  Result<StorageUse> read = storage_->try_use(
+      copies, Access::read, kept.begin, kept.end - kept.begin, site, Storage::Streams::any_device);
   if (!read) return read.failure();
-  for (const ByteRange& range : ranges_) {
-    if (Result<void> copied = copies.try_copy(memory + range.begin, from + range.begin,
-                                              range.end - range.begin, site);
-        !copied) {
-      return copied;
-    }
-  }
+  Result<void> queued = for_each_common_range(kept, [&](const ByteRange& range) {
+    return copies.try_copy(memory + range.begin, from + range.begin, range.end - range.begin, site);
+  });
   read->end();
-  if (!sums_) return {};
-  // While the stream copies.
-  if (Result<void> summed = Device::try_wait(sums_done_, site); !summed) return summed;
-  // A checker is not told of the read, because the program may not have written all bytes.
-  if (Result<void> saved = storage_->uses().try_wait(Access::read, site); !saved) return saved;
-  const std::size_t offset = find_change(*sums_, {address_for(*storage_, DeviceId{}), bytes});
-  if (offset != bytes) return changed(offset, site);
-  return {};
+  return queued;
 }
 
 Result<void> KeptBytes::try_restore_from_disk(std::byte* memory, StreamRef copies,
@@ -370,8 +361,10 @@ Result<void> KeptBytes::try_restore_from_disk(std::byte* memory, StreamRef copie
     slot.is_reading = false;
     if (Result<void> done = slot.transfer.result(site); !done) return done;
     const std::size_t part = part_of(chunk), offset = chunk * chunk_bytes;
-    if (sums_ && !sums_->matches(offset, {slot.transfer.memory, part}))
-      return changed(offset, site);
+    if (sums_) {
+      const std::size_t change = sums_->find_change(offset, {slot.transfer.memory, part});
+      if (change != offset + part) return changed(change, site);
+    }
     Result<StorageUse> use =
         slot.memory->try_use(copies, Access::read, 0, part, site, Storage::Streams::any_device);
     if (!use) return use.failure();
@@ -393,6 +386,65 @@ Result<void> KeptBytes::try_restore_from_disk(std::byte* memory, StreamRef copie
     }
   }
   return {};
+}
+
+// --- Checking
+
+KeptBytesCheck::KeptBytesCheck(std::vector<KeptBytes*> of) : all_(std::move(of)) {
+  std::erase_if(all_, [](const KeptBytes* kept) {
+    return kept->keep_ != Keep::host || !kept->sums_ || kept->bytes() == 0;
+  });
+  std::size_t bytes = 0;
+  ends_.reserve(all_.size());
+  for (const KeptBytes* const kept : all_) {
+    bytes += kept->bytes();
+    chunks_ += chunks_of(kept->bytes());
+    ends_.push_back(chunks_);
+  }
+  changed_ = chunks_;
+  if (chunks_ != 0) team_.emplace(KeptBytes::sum_threads(bytes));
+}
+
+bool KeptBytesCheck::is_ready() const noexcept {
+  return std::ranges::all_of(all_,
+                             [](const KeptBytes* kept) { return kept->sums_->is_complete(); });
+}
+
+Result<void> KeptBytesCheck::try_start(CallSite site) noexcept {
+  for (KeptBytes* const kept : all_) {
+    if (Result<void> summed = Device::try_wait(kept->sums_done_, site); !summed) return summed;
+    // A checker is not told of the read, because the program may not have written all bytes.
+    if (Result<void> saved = kept->storage_->uses().try_wait(Access::read, site); !saved) {
+      return saved;
+    }
+  }
+  if (team_) loop_.emplace(*team_, chunks_, Compare{this});
+  return {};
+}
+
+void KeptBytesCheck::compare(std::size_t index) noexcept {
+  // After a change, the chunks before it are still compared, so that the first change is reported.
+  if (index >= changed_.load(std::memory_order_relaxed)) return;
+  const auto at = static_cast<std::size_t>(std::ranges::upper_bound(ends_, index) - ends_.begin());
+  KeptBytes& kept = *all_[at];
+  const std::size_t first = at == 0 ? 0 : ends_[at - 1];
+  const std::span<const std::byte> bytes(address_for(*kept.storage_, DeviceId{}), kept.bytes());
+  const std::size_t offset = (index - first) * ChunkSums::chunk_bytes;
+  const std::span<const std::byte> chunk = chunk_of(bytes, index - first);
+  if (kept.sums_->find_change(offset, chunk) == offset + chunk.size()) return;
+  std::size_t known = changed_.load();
+  while (index < known && !changed_.compare_exchange_weak(known, index)) {
+  }
+}
+
+Result<void> KeptBytesCheck::try_finish(CallSite site) noexcept {
+  if (!loop_) return {};
+  loop_->finish();
+  const std::size_t index = changed_.load();
+  if (index == chunks_) return {};
+  const auto at = static_cast<std::size_t>(std::ranges::upper_bound(ends_, index) - ends_.begin());
+  const std::size_t first = at == 0 ? 0 : ends_[at - 1];
+  return all_[at]->changed((index - first) * ChunkSums::chunk_bytes, site);
 }
 
 }  // namespace tern

@@ -17,6 +17,7 @@
 #include "buffer/memory_users.hpp"
 #include "buffer/stream_order.hpp"
 #include "core/no_host_memory.hpp"
+#include "core/worker_team.hpp"
 #include "device/captures.hpp"
 #include "device/device_state.hpp"
 #include "memory/address_range.hpp"
@@ -137,7 +138,12 @@ struct PausableResource::State {
                                               CallSite site) noexcept;
   [[nodiscard]] Result<Mark> try_resume(const HeldBlocks& blocks, StreamRef stream,
                                         CallSite site) noexcept;
+  /// Maps pages for the blocks and submits copies to them. After a failure, some pages are mapped,
+  /// and some copies were submitted.
+  [[nodiscard]] Result<void> try_bring_back(std::span<Held* const> blocks, CallSite site) noexcept;
   [[nodiscard]] Result<void> try_back(std::span<Held* const> blocks, CallSite site) noexcept;
+  /// Returns whether budget and device have memory for all blocks now.
+  [[nodiscard]] bool is_room_for(std::span<Held* const> blocks) const noexcept;
   /// Frees the pages of blocks that could not be resumed, once the copies to them are done.
   void unback(std::span<Held* const> blocks, Mark last) noexcept;
   [[nodiscard]] Failure too_little_memory(const Failure& why, std::span<Held* const> blocks,
@@ -459,17 +465,24 @@ Result<Mark> PausableResource::State::try_pause(const HeldBlocks& selected, Keep
 }
 
 Result<void> PausableResource::State::try_submit_saves(const HeldBlocks& selected,
-                                                       const MarkSet& uses,
-                                                       CallSite site) noexcept {
+                                                       const MarkSet& uses, CallSite site) noexcept
+    try {
   for (const Mark mark : uses.all()) {
     if (Result<void> queued = order_behind(copies, mark, site); !queued) return queued;
   }
+  std::size_t bytes = 0;
+  for (const Held* const held : selected) bytes += held->kept.bytes();
+  // Its threads start with the first checksums and end with the last ones.
+  const auto team = std::make_shared<WorkerTeam>(KeptBytes::sum_threads(bytes));
   for (Held* const held : selected) {
-    if (Result<void> saved = held->kept.try_save(held->address(), copies, sums, site); !saved) {
+    if (Result<void> saved = held->kept.try_save(held->address(), copies, sums, team, site);
+        !saved) {
       return saved;
     }
   }
   return {};
+} catch (const std::bad_alloc&) {
+  return no_host_memory("checksums of paused memory", site);
 }
 
 // --- Resuming
@@ -494,6 +507,14 @@ Failure PausableResource::State::too_little_memory(const Failure& why,
   return failure.with("tag", selected.front()->tag.name()).with("cause", cause);
 }
 
+bool PausableResource::State::is_room_for(std::span<Held* const> selected) const noexcept {
+  std::size_t bytes = 0;
+  for (const Held* const held : selected) bytes += held->bytes();
+  if (options.budget && !options.budget->would_fit(bytes)) return false;
+  const Result<MemoryInfo> memory = device.try_memory();
+  return memory && memory->free_bytes >= bytes;
+}
+
 Result<void> PausableResource::State::try_back(std::span<Held* const> selected,
                                                CallSite site) noexcept {
   Result<void> backed;
@@ -509,8 +530,34 @@ Result<void> PausableResource::State::try_back(std::span<Held* const> selected,
       backed = {};
       continue;
     }
-    // The next reclaim() frees the pages that were mapped.
     return too_little_memory(backed.failure(), selected, site);
+  }
+  return {};
+}
+
+Result<void> PausableResource::State::try_bring_back(std::span<Held* const> selected,
+                                                     CallSite site) noexcept {
+  // If the memory may be too little, nothing is copied before all pages are there.
+  if (!is_room_for(selected)) {
+    if (Result<void> backed = try_back(selected, site); !backed) return backed;
+  }
+  for (Held* const held : selected) {
+    if (held->phase != Phase::gone) continue;
+    // A file is read in one go. Otherwise, the pages of one piece are created while the bytes of
+    // the piece before it are copied.
+    const std::size_t bytes = held->bytes();
+    const std::size_t step =
+        held->kept.keep() == Keep::host ? AddressRange::max_piece_bytes : bytes;
+    for (std::size_t begin = 0; begin < bytes; begin += step) {
+      const ByteRange part{begin, std::min(begin + step, bytes)};
+      if (Result<void> backed = held->range.try_back(part.end, 0, site); !backed) {
+        return too_little_memory(backed.failure(), selected, site);
+      }
+      if (Result<void> restored = held->kept.try_restore(held->address(), part, copies, site);
+          !restored) {
+        return restored;
+      }
+    }
   }
   return {};
 }
@@ -526,15 +573,19 @@ void PausableResource::State::unback(std::span<Held* const> selected, Mark last)
 }
 
 Result<Mark> PausableResource::State::try_resume(const HeldBlocks& selected, StreamRef stream,
-                                                 CallSite site) noexcept {
-  if (Result<void> backed = try_back(selected, site); !backed) return backed.failure();
-  Result<void> restored;
+                                                 CallSite site) noexcept try {
+  std::vector<KeptBytes*> kept;
   for (Held* const held : selected) {
-    if (held->phase == Phase::gone) {
-      restored = held->kept.try_restore(held->address(), copies, site);
-    }
-    if (!restored) break;
+    if (held->phase == Phase::gone) kept.push_back(&held->kept);
   }
+  // Bytes are checked while they are copied. If they have changed, the pages are freed again.
+  KeptBytesCheck check(std::move(kept));
+  const bool is_early = check.is_ready();
+  Result<void> restored;
+  if (is_early) restored = check.try_start(site);
+  if (restored) restored = try_bring_back(selected, site);
+  if (restored && !is_early) restored = check.try_start(site);
+  if (restored) restored = check.try_finish(site);
   // The copies of the pauses are on the same stream, so the mark covers them, too.
   const Result<Mark> mark = restored ? copies.try_mark() : Result<Mark>(restored.failure());
   Result<void> ordered = mark ? Result<void>() : Result<void>(mark.failure());
@@ -554,6 +605,8 @@ Result<Mark> PausableResource::State::try_resume(const HeldBlocks& selected, Str
     total_resumed_bytes += held->bytes();
   }
   return *mark;
+} catch (const std::bad_alloc&) {
+  return no_host_memory("a list of blocks", site);
 }
 
 // --- The resource

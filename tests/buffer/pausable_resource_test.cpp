@@ -250,8 +250,6 @@ TEST_P(PausableResourceOn, KeepsEachRangeThatWasWritten) {
   for (const Keep keep : {Keep::host, Keep::disk}) {
     Buffer buffer(device, {2 * page}, DType::byte, {.resource = resource, .tag = "parts"});
     Buffer first = buffer.slice(4096, 8192), last = buffer.slice(page + 1, 100);
-    // Both, because a device may have unwritten bytes between them on their way to a file.
-    if (keep == Keep::disk) buffer.fill(std::byte{0}, stream);
     first.fill(std::byte{1}, stream);
     last.fill(std::byte{2}, stream);
     resource->pause("parts", keep);
@@ -694,7 +692,7 @@ TEST_P(PausableResourceOn, NoticesThatKeptBytesHaveChanged) {
     const std::byte before = std::exchange(kept[at], std::byte{0xEE});
     if (verify) {
       const Failure changed = refused(resource->try_resume("weights"), ErrorCode::bad_format);
-      EXPECT_EQ(changed.number("offset"), 16 * mib);
+      EXPECT_EQ(changed.number("offset"), 17 * mib);
       EXPECT_EQ(changed.string("tag"), "weights");
       EXPECT_EQ(now().paused_bytes, 20 * mib);
       device.synchronize();
@@ -706,6 +704,43 @@ TEST_P(PausableResourceOn, NoticesThatKeptBytesHaveChanged) {
       EXPECT_NE(array.to_vector(), numbers(1, array.size()));
     }
   }
+}
+
+TEST_P(PausableResourceOn, NoticesAChangeInAnyBlock) {
+  const auto tracking = std::make_shared<TrackingResource>(
+      std::make_shared<DirectResource>(device, MemoryKind::pinned));
+  resource = make({.budget = budget, .host = tracking});
+  const std::size_t count = 3 * mib;  // 12 MiB, so that several threads compare
+  std::vector<Numbers> arrays;
+  for (std::uint32_t i = 0; i < 3; ++i) arrays.push_back(counting(i, count));
+  resource->pause("weights");
+  resource->wait();
+  device.synchronize();
+  std::vector<std::byte*> kept;
+  for (const auto& live : tracking->live_blocks()) kept.push_back(bytes_of(live.block));
+  ASSERT_EQ(kept.size(), 3u);
+  for (std::byte* const block : kept) {
+    for (const std::size_t at : {std::size_t{0}, 7 * mib + 1, 12 * mib - 1}) {
+      std::byte& byte = block[at];
+      std::byte& later = block[12 * mib - 1];
+      const std::byte before = byte, later_before = later;
+      byte ^= std::byte{1};
+      if (&byte != &later) later ^= std::byte{1};
+      const Failure changed = refused(resource->try_resume("weights"), ErrorCode::bad_format);
+      EXPECT_EQ(changed.number("offset"), at / mib * mib) << "the first change";
+      EXPECT_EQ(now().paused_bytes, 36 * mib);
+      EXPECT_EQ(now().host_bytes, 36 * mib);
+      refused(arrays[0].try_fill(1, stream), ErrorCode::access_conflict);
+      device.synchronize();
+      resource->reclaim();
+      EXPECT_EQ(now().resident_bytes, 0u);
+      EXPECT_EQ(budget->charged_bytes(), 0u);
+      byte = before;
+      later = later_before;
+    }
+  }
+  resource->resume("weights");
+  for (std::uint32_t i = 0; i < 3; ++i) expect_counting(arrays[i], i);
 }
 
 TEST_P(PausableResourceOn, NoticesThatAFileHasChanged) {
@@ -730,7 +765,7 @@ TEST_P(PausableResourceOn, NoticesThatAFileHasChanged) {
   };
   const char before = exchange('x');
   const Failure changed = refused(resource->try_resume("weights"), ErrorCode::bad_format);
-  EXPECT_EQ(changed.number("offset"), 8 * mib);
+  EXPECT_EQ(changed.number("offset"), 9 * mib);
   exchange(before);
   resource->resume("weights");
   expect_counting(array, 1);
@@ -848,6 +883,26 @@ TEST_F(PausableResourceOnSim, SurvivesFailuresOfTheDriver) {
       EXPECT_EQ(resource->pause_statistics().resident_bytes, 8 * mib) << rule << i;
     }
   }
+  EXPECT_TRUE(sim::findings(device).empty());
+}
+
+TEST_F(PausableResourceOnSim, BringsBackBlocksOfSeveralPieces) {
+  device = sim::open({.policy = sim::Policy::lazy, .print_findings = false});
+  resource = std::make_shared<PausableResource>(device);
+  stream = Stream(device);
+  // The pages of 256 MiB are created at once.
+  const std::size_t piece = 256 * mib / sizeof(std::uint32_t), count = piece + 1 * mib;
+  Numbers array = Numbers::zeros(device, count, {.resource = resource, .tag = "large"});
+  array.slice(piece - 10, 20).fill(1, stream);
+  array.slice(piece + 100, count - piece - 100).fill(2, stream);
+  resource->pause("large");
+  resource->wait();
+  EXPECT_EQ(resource->pause_statistics().resident_bytes, 0u);
+  resource->resume("large", stream);
+  std::vector<std::uint32_t> expected(count);
+  std::fill_n(expected.begin() + (piece - 10), 20, 1);
+  std::fill(expected.begin() + (piece + 100), expected.end(), 2);
+  EXPECT_TRUE(array.to_vector() == expected);
   EXPECT_TRUE(sim::findings(device).empty());
 }
 

@@ -13,7 +13,7 @@
 #include "backends/host/aligned_mapping.hpp"
 #include "backends/host/machine.hpp"
 #include "backends/host/transfer.hpp"
-#include "backends/host/worker_team.hpp"
+#include "core/worker_team.hpp"
 #include "core/no_host_memory.hpp"
 #include "tern/core/bytes.hpp"
 
@@ -153,7 +153,7 @@ bool CudaMemory::try_make_slab(Block& block, std::size_t alignment) noexcept {
   keep_from_children(address, bytes, MADV_DONTFORK);
   static_cast<void>(madvise(address, bytes, MADV_HUGEPAGE));
   {
-    host::WorkerTeam team(std::min({host::usable_cores(), max_slab_threads, bytes / slab_share}));
+    WorkerTeam team(std::min({usable_cores(), max_slab_threads, bytes / slab_share}));
     host::touch(team, address, bytes, host::system_page_bytes());
   }
   if (context_.cu().cuMemHostRegister(

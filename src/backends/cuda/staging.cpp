@@ -6,7 +6,7 @@
 #include "backends/cuda/staging_now.hpp"
 #include "backends/cuda/staging_queue.hpp"
 #include "backends/host/machine.hpp"
-#include "backends/host/worker_team.hpp"
+#include "core/worker_team.hpp"
 #include "tern/detail/core/config.hpp"
 
 namespace tern::cuda {
@@ -45,7 +45,7 @@ class RelaxedCapture {
 StagingOptions staging_options(const Config& config) noexcept {
   StagingOptions options;
   options.threads =
-      config.staging_threads.value_or(std::min(options.threads, host::usable_cores()));
+      config.staging_threads.value_or(std::min(options.threads, usable_cores()));
   options.ring_bytes = config.staging_bytes.value_or(options.ring_bytes);
   return options;
 }
@@ -66,7 +66,7 @@ struct Staging::State {
   }
 
   const DriverTable& driver;
-  host::WorkerTeam team;
+  WorkerTeam team;
   StagingNow now;
   StagingQueue queue;
   std::atomic<std::uint64_t> copies_now = 0, bytes_now = 0;

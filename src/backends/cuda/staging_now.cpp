@@ -46,7 +46,7 @@ struct StagingNow::Job {
 };
 
 StagingNow::StagingNow(const DriverTable& driver, CUcontext context, const StagingOptions& options,
-                       std::size_t ring_bytes, host::WorkerTeam& team)
+                       std::size_t ring_bytes, WorkerTeam& team)
     : driver_(driver),
       context_(context),
       min_chunk_bytes_(std::max<std::size_t>(options.min_chunk_bytes, 1)),

@@ -18,7 +18,7 @@
 
 #include "backends/cuda/staging.hpp"
 #include "backends/cuda/staging_lane.hpp"
-#include "backends/host/worker_team.hpp"
+#include "core/worker_team.hpp"
 
 namespace tern::cuda {
 
@@ -27,7 +27,7 @@ class StagingNow {
   /// Makes as many lanes of two slots as fit into `ring_bytes`. If `ring_bytes` is small, the slots
   /// are smaller.
   StagingNow(const DriverTable& driver, CUcontext context, const StagingOptions& options,
-             std::size_t ring_bytes, host::WorkerTeam& team);
+             std::size_t ring_bytes, WorkerTeam& team);
 
   [[nodiscard]] StagingResult copy(const StagedCopy& copy, CUstream stream) noexcept;
   /// Copies to the host. Returns `unavailable` if the copy is larger than the slot for small
@@ -60,7 +60,7 @@ class StagingNow {
   const CUcontext context_;
   const std::size_t min_chunk_bytes_;
   std::size_t slot_bytes_ = 0;
-  host::WorkerTeam& team_;
+  WorkerTeam& team_;
   std::atomic<std::size_t> held_bytes_ = 0;
   std::mutex mutex_;
   std::condition_variable lane_freed_;

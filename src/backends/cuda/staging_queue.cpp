@@ -20,7 +20,7 @@ struct StagingQueue::Job {
     std::byte* slot = nullptr;
   };
 
-  Job(const StagedChunks& of, std::size_t max_chunk_bytes, host::WorkerTeam& with)
+  Job(const StagedChunks& of, std::size_t max_chunk_bytes, WorkerTeam& with)
       : chunks(of), chunk_bytes(max_chunk_bytes), team(with) {
     pieces.reserve(chunks.count());
   }
@@ -77,7 +77,7 @@ struct StagingQueue::Job {
 
   const StagedChunks chunks;
   const std::size_t chunk_bytes;
-  host::WorkerTeam& team;
+  WorkerTeam& team;
   std::vector<Piece> pieces;
   bool is_begun = false;                // something was submitted to a lane
   std::size_t submitted = 0;            // host functions
@@ -89,7 +89,7 @@ struct StagingQueue::Job {
 };
 
 StagingQueue::StagingQueue(const DriverTable& driver, const StagingOptions& options,
-                           std::size_t ring_bytes, host::WorkerTeam& team)
+                           std::size_t ring_bytes, WorkerTeam& team)
     : driver_(driver),
       min_chunk_bytes_(std::max<std::size_t>(options.min_chunk_bytes, 1)),
       max_per_stream_(std::max<std::size_t>(options.queue_slots_per_stream, 1)),

@@ -19,7 +19,7 @@
 
 #include "backends/cuda/staging.hpp"
 #include "backends/cuda/staging_lane.hpp"
-#include "backends/host/worker_team.hpp"
+#include "core/worker_team.hpp"
 
 namespace tern::cuda {
 
@@ -28,7 +28,7 @@ class StagingQueue {
   /// Makes as many lanes of one slot as fit into `ring_bytes`. If `ring_bytes` is small, the slots
   /// are smaller.
   StagingQueue(const DriverTable& driver, const StagingOptions& options, std::size_t ring_bytes,
-               host::WorkerTeam& team);
+               WorkerTeam& team);
   ~StagingQueue();
 
   [[nodiscard]] StagingResult enqueue(const StagedCopy& copy, CUstream stream) noexcept;
@@ -59,7 +59,7 @@ class StagingQueue {
   const std::size_t min_chunk_bytes_;
   const std::size_t max_per_stream_;
   std::size_t slot_bytes_ = 0;
-  host::WorkerTeam& team_;
+  WorkerTeam& team_;
   std::atomic<std::size_t> held_bytes_ = 0;
   std::mutex mutex_;  // guards all members below
   CUevent start_ = nullptr;

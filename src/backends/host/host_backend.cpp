@@ -15,7 +15,7 @@
 #include "backends/host/host_pages.hpp"
 #include "backends/host/host_stream.hpp"
 #include "backends/host/machine.hpp"
-#include "backends/host/worker_team.hpp"
+#include "core/worker_team.hpp"
 #include "backends/managed_range.hpp"
 #include "core/memory_tool.hpp"
 #include "core/no_host_memory.hpp"

@@ -3,7 +3,7 @@
 
 #pragma once
 
-#include "backends/host/worker_team.hpp"
+#include "core/worker_team.hpp"
 #include "backends/kernel_launch.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/operations.hpp"

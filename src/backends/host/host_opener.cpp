@@ -8,6 +8,7 @@
 #include "backends/host/host_backend.hpp"
 #include "backends/host/machine.hpp"
 #include "core/text.hpp"
+#include "core/worker_team.hpp"
 #include "tern/detail/core/config.hpp"
 
 namespace tern::host {

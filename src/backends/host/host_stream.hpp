@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "backends/host/progress.hpp"
-#include "backends/host/worker_team.hpp"
+#include "core/worker_team.hpp"
 #include "backends/kernel_launch.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/operations.hpp"

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -87,16 +86,6 @@ std::string processor_name() {
                          : fmt::format("{} part {}", system.machine, part);
   }
   return model;
-}
-
-std::size_t usable_cores() noexcept {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) {
-    // The machine has more cores than the set can represent.
-    return static_cast<std::size_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
-  }
-  return static_cast<std::size_t>(std::max(1, CPU_COUNT(&set)));
 }
 
 std::size_t total_bytes() noexcept {

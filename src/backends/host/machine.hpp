@@ -10,8 +10,6 @@ namespace tern::host {
 
 /// Returns the processor model; never empty.
 [[nodiscard]] std::string processor_name();
-/// Returns the number of cores that this process may use.
-[[nodiscard]] std::size_t usable_cores() noexcept;
 /// Returns the memory that this process may use: that of the machine, or the limit of its control
 /// group if that is lower.
 [[nodiscard]] std::size_t total_bytes() noexcept;

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "backends/host/worker_team.hpp"
+#include "core/worker_team.hpp"
 #include "tern/device/operations.hpp"
 
 namespace tern::host {

@@ -9,6 +9,7 @@
 #include "backends/host/machine.hpp"
 #include "core/memory_tool.hpp"
 #include "core/spans_in_flight.hpp"
+#include "core/worker_team.hpp"
 #include "support/allocation_counter.hpp"
 #include "support/fake_memory_tool.hpp"
 #include "support/thread.hpp"

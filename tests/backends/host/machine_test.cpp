@@ -7,10 +7,9 @@
 namespace tern::host {
 namespace {
 
-TEST(Machine, HasANameCoresAndASystem) {
+TEST(Machine, HasANameAndASystem) {
   EXPECT_FALSE(processor_name().empty());
   EXPECT_EQ(processor_name().find('\n'), std::string::npos);
-  EXPECT_GE(usable_cores(), 1u);
   EXPECT_TRUE(system_version().starts_with("Linux "));
 }
 

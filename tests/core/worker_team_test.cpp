@@ -1,4 +1,4 @@
-#include "backends/host/worker_team.hpp"
+#include "core/worker_team.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include "support/thread.hpp"
 #include "support/thread_famine.hpp"
 
-namespace tern::host {
+namespace tern {
 namespace {
 
 /// Runs a loop and sees that each index came exactly once.
@@ -17,6 +17,8 @@ void expect_each_once(WorkerTeam& team, std::size_t count) {
   team.for_each(count, [&](std::size_t index) { calls[index].fetch_add(1); });
   for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(calls[i], 1) << i << " of " << count;
 }
+
+TEST(WorkerTeam, CountsTheCoresOfTheProcess) { EXPECT_GE(usable_cores(), 1u); }
 
 TEST(WorkerTeam, CallsEachIndexExactlyOnce) {
   for (const std::size_t threads : {1u, 2u, 3u, 8u}) {
@@ -81,6 +83,37 @@ TEST(WorkerTeam, RunsLoopsInsideLoops) {
   EXPECT_EQ(calls, 8 * 8 * 4);
 }
 
+TEST(WorkerTeam, RunsALoopWhileItsOwnerDoesOtherWork) {
+  WorkerTeam team(2);
+  std::atomic<int> calls = 0;
+  WorkerTeam::Background loop(team, 1, [&](std::size_t) { ++calls; });
+  // The owner has not finished the loop, so a helper makes the call.
+  while (calls == 0) std::this_thread::yield();
+  loop.finish();
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(WorkerTeam, FinishesALoopWithoutHelpers) {
+  WorkerTeam team(1);
+  const std::thread::id caller = std::this_thread::get_id();
+  int calls = 0;
+  {
+    WorkerTeam::Background loop(team, 10, [&](std::size_t) {
+      ASSERT_EQ(std::this_thread::get_id(), caller);
+      ++calls;
+    });
+    EXPECT_EQ(calls, 0);
+    loop.finish();
+    EXPECT_EQ(calls, 10);
+  }
+  EXPECT_EQ(calls, 10);
+  // The destructor finishes a loop.
+  {
+    const WorkerTeam::Background loop(team, 10, [&](std::size_t) { ++calls; });
+  }
+  EXPECT_EQ(calls, 20);
+}
+
 TEST(WorkerTeam, EndsAtOnceUsedOrNot) {
   for (int i = 0; i < 50; ++i) {
     auto team = std::make_unique<WorkerTeam>(4);
@@ -90,4 +123,4 @@ TEST(WorkerTeam, EndsAtOnceUsedOrNot) {
 }
 
 }  // namespace
-}  // namespace tern::host
+}  // namespace tern

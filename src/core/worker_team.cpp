@@ -1,11 +1,24 @@
-#include "backends/host/worker_team.hpp"
+#include "core/worker_team.hpp"
+
+#include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <new>
 #include <system_error>
 #include <thread>
 
-namespace tern::host {
+namespace tern {
+
+std::size_t usable_cores() noexcept {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) {
+    // The machine has more cores than the set can represent.
+    return static_cast<std::size_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  }
+  return static_cast<std::size_t>(std::max(1, CPU_COUNT(&set)));
+}
 
 WorkerTeam::~WorkerTeam() {
   std::unique_lock lock(mutex_);
@@ -29,20 +42,21 @@ void WorkerTeam::start_helpers() noexcept {
   }
 }
 
-void WorkerTeam::run(Loop& loop) noexcept {
-  bool is_shared = false;
-  if (threads_ > 1 && loop.count > 1) {
+void WorkerTeam::start(Loop& loop) noexcept {
+  {
     const std::lock_guard lock(mutex_);
     if (!have_started_) start_helpers();
-    // There is no free entry for another loop, so its caller does all of it.
-    if (helpers_ > 0 && loops_.size() < loops_.capacity()) {
-      loops_.push_back(&loop);
-      is_shared = true;
-    }
+    // If there is no free entry for another loop, its caller does all of it.
+    if (helpers_ == 0 || loops_.size() == loops_.capacity()) return;
+    loops_.push_back(&loop);
+    loop.is_shared = true;
   }
-  if (is_shared) has_work_.notify_all();
+  has_work_.notify_all();
+}
+
+void WorkerTeam::finish(Loop& loop) noexcept {
   loop.work();
-  if (!is_shared) return;
+  if (!loop.is_shared) return;
   std::unique_lock lock(mutex_);
   std::erase(loops_, &loop);
   helper_left_.wait(lock, [&] { return loop.helpers == 0; });
@@ -68,4 +82,4 @@ void WorkerTeam::help() noexcept {
   helper_left_.notify_all();
 }
 
-}  // namespace tern::host
+}  // namespace tern
