@@ -77,5 +77,6 @@ void run_checker(const Program& program);
 void run_exchange(const Program& program);
 void run_threads(const Program& program);
 void run_server(const Program& program);
+void run_pausing(const Program& program);
 
 }  // namespace tern::soak

@@ -141,9 +141,9 @@ std::vector<ResourceHandle> Field::resources() {
 
 void Field::plant_faults() {
   if (simulated_.empty()) return;
-  constexpr std::array<const char*, 12> classes = {"copy",  "copy",     "sync",   "sync",
-                                                   "fill",  "allocate", "launch", "wait",
-                                                   "query", "record",   "free",   "stream"};
+  constexpr std::array<const char*, 13> classes = {"copy",     "copy",   "sync", "sync",  "fill",
+                                                   "allocate", "launch", "wait", "query", "record",
+                                                   "free",     "stream", "map"};
   std::string plan;
   bool is_mute = false;  // answers no question, or ends no wait
   const std::size_t rules = 1 + random_.below(2);

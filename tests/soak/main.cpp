@@ -37,6 +37,8 @@ constexpr std::array all_drivers = {
     Driver{"exchange", "DLPack and Arrow out and back, and hostile imports", run_exchange},
     Driver{"threads", "several threads on shared storages, pools and budgets", run_threads},
     Driver{"server", "a stream, pool memory, unified buffers and exports per request", run_server},
+    Driver{"pausing", "paused, growing and spilled memory against a model of every byte",
+           run_pausing},
 };
 
 struct Footprint {
