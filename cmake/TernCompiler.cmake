@@ -90,7 +90,8 @@ endfunction()
 # also stands in another source of the folder.
 function(tern_compile_together target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
-  # A name that one source declares is not hidden from the next.
-  target_compile_options(${target} PRIVATE -Wno-shadow)
+  # A name that one source declares is not hidden from the next. g++ takes the sources for headers, and
+  # would complain of members whose type is in an unnamed namespace.
+  target_compile_options(${target} PRIVATE -Wno-shadow $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()

@@ -57,9 +57,9 @@ tern_precompile_headers(tern_tool_objects)
 # Only what compiles together: elsewhere, several sources of a folder have one name for different things.
 if(TERN_QUICK_BUILD STREQUAL "all")
   set(tern_tool_alone ${tern_tool_sources})
-  list(FILTER tern_tool_alone EXCLUDE REGEX "/tools/(replay|report)/")
-  tern_compile_together(tern_tool_objects ${tern_tool_alone} "${tern_page_source}"
-    "${PROJECT_SOURCE_DIR}/tools/report/page_facts.cpp" "${PROJECT_SOURCE_DIR}/tools/report/text.cpp")
+  list(FILTER tern_tool_alone INCLUDE REGEX
+    "/bench/|/tools/(device_program|rehearse|replay|tour|formats/pytorch_snapshot_writer|report/(page_facts|text)|replay/recorded_allocations|top/shared_tenants)\\.cpp")
+  tern_compile_together(tern_tool_objects ${tern_tool_alone} "${tern_page_source}")
 endif()
 target_compile_options(tern_tool_objects PRIVATE "SHELL:--param ggc-min-heapsize=524288")
 

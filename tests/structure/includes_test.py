@@ -1,6 +1,8 @@
 """Each source includes the headers of the standard library, {fmt}, nlohmann/json and CLI11
-whose names it uses. Builds that precompile these headers do not notice a missing one."""
+whose names it uses, and reaches a header of Tern that has each name it uses. Builds that precompile these
+headers, or compile several sources as one, do not notice a missing one."""
 
+import functools
 import re
 
 import tree
@@ -82,6 +84,84 @@ def own_header(root, path):
     return None
 
 
+# What a header of Tern declares outside of every class: code in namespaces is not indented.
+DECLARED = re.compile(
+    r"^(?:template <.*>[ \n])?(?:(?:class|struct|union|enum|enum class) (?:\[\[.*?\]\] )?(?:TERN_\w+ )?(\w+)\b(?!;)"
+    r"|using (\w+) = |concept (\w+)|#[ ]*define (\w+)"
+    r"|(?:\[\[\w+\]\] )?(?!using |namespace |return )\w[\w:<>,*&\[\] ]*[\w>*&\]] [*&]?(\w+_\w+)(?:\(| = |\{|\[))", re.M)
+# Types, macros, and names of several words: a name of one word may be a variable's.
+USED = re.compile(r"(?<![\w.:>])(?!(?:std|fmt|nlohmann|CLI)::)(?:[a-z]\w*::)*([A-Z]\w*|\w+_\w+)\b(?!::)")
+# What a source declares itself, also inside of a class or a function.
+OWN = re.compile(r"\b(?:class|struct|enum|union|using|typename|concept) (\w+)"
+                 r"|(?:^|[(,;{<])\s*(?=[\w\[])(?!return\b|throw\b|else\b|case\b|co_\w+\b|goto\b|new\b|delete\b)"
+                 r"[\w:<>,*&\[\] ]*?(?<!&&)(?<!<)(?<!>)(?<!:)[\w>*&\]] [*&]?(\w+_\w+)(?= = |[(;{\[,):])"
+                 r"|, (\w+_\w+)(?= = )|auto&* \[([\w, ]+)\]", re.M)
+FOLDERS = ("include", "src", "")  # where the compiler looks for a header of Tern
+
+
+@functools.cache
+def code_of(path):
+    return tree.without_comments(path.read_text(), keep_strings=False)
+
+
+@functools.cache
+def words_of(path):
+    return frozenset(re.findall(r"[A-Za-z_]\w*", code_of(path)))
+
+
+@functools.cache
+def own_names(path):
+    return {name for pattern in (DECLARED, OWN) for match in pattern.finditer(code_of(path))
+            for names in match.groups() if names for name in names.split(", ")}
+
+
+@functools.cache
+def includes_of(root, path):
+    """The headers of Tern that a file includes itself."""
+    names = INCLUDE.findall(tree.without_comments(path.read_text()))
+    places = ([path.parent / name, *(root / folder / name for folder in FOLDERS)] for name in names)
+    return tuple(found.resolve() for found in (next(filter(type(root).is_file, each), None) for each in places) if found)
+
+
+def reached(root, path):
+    """All headers of Tern that a file includes, itself or through others."""
+    found, left = set(), [path]
+    while left:
+        for header in includes_of(root, left.pop()):
+            if header not in found:
+                found.add(header)
+                left.append(header)
+    return found
+
+
+def unreached(root, paths):
+    """A name that only headers of Tern declare, in a source that includes none of them."""
+    declared_in = {}
+    for path in paths:
+        if path.suffix == ".hpp":
+            for match in DECLARED.finditer(code_of(path)):
+                name = next(filter(None, match.groups()))
+                declared_in.setdefault(name, set()).add(path.resolve())
+    for path in paths:
+        if path.suffix != ".cpp":
+            continue
+        headers = reached(root, path)
+        code = code_of(path)
+        settled = set(own_names(path))
+        for match in USED.finditer(code):
+            name = match[1]
+            if name in settled or name not in declared_in:
+                continue
+            settled.add(name)
+            # A header may declare a type in a way that OWN does not see.
+            names_of = words_of if name[0].isupper() else own_names
+            if declared_in[name] & headers or any(name in names_of(header) for header in headers):
+                continue
+            where = " or ".join(sorted(each.relative_to(root).as_posix() for each in declared_in[name]))
+            yield (f"{path.relative_to(root).as_posix()}:{tree.line_of(code, match.start())}: uses '{name}' "
+                   f"and does not include {where}.")
+
+
 def violations(root, paths):
     for path in paths:
         text = tree.without_comments(path.read_text(), keep_strings=True)
@@ -90,7 +170,7 @@ def violations(root, paths):
         if header:
             included |= set(INCLUDE.findall(header.read_text()))
         missing = set()
-        code = tree.without_comments(text, keep_strings=False)
+        code = code_of(path)
         for match in NAME.finditer(code):
             space, name = match.groups()
             needed = MOVED.get(match[0]) or LIBRARIES.get(space) or HEADER_OF.get(name)
@@ -101,9 +181,9 @@ def violations(root, paths):
 
 
 def main():
-    root = tree.arguments(__doc__).root
+    root = tree.arguments(__doc__).root.resolve()
     paths = list(tree.sources(root, "include", "src", "tools", "bench", "examples"))
-    tree.finish(violations(root, paths), f"the includes of {len(paths)} files")
+    tree.finish([*violations(root, paths), *unreached(root, paths)], f"the includes of {len(paths)} files")
 
 
 main()

@@ -86,6 +86,10 @@ PLANTS = [
      write("src/core/planted.cpp", "// std::map\nstd::vector<int> numbers;\n")),
     ("includes", "a name of {fmt} without its header", "tools/planted.cpp:2",
      write("tools/planted.cpp", '#include <string>\nstd::string text = fmt::format("1");\n')),
+    ("includes", "a type of Tern without its header", "src/core/planted.cpp:3",
+     write("src/core/planted.cpp", '#include "tern/core/bytes.hpp"\n\ntern::StreamPool* pool = nullptr;\n')),
+    ("includes", "a function of Tern without its header", "src/core/planted.cpp:2",
+     write("src/core/planted.cpp", "\nauto text = tern::format_bytes(1);\n")),
     ("threads", "a raw thread in a test", "tests/core/planted_test.cpp:2",
      write("tests/core/planted_test.cpp", "\nvoid f() { std::thread([] {}).join(); }\n")),
     ("threads", "raw threads in a container", "tests/support/planted.hpp:1",
@@ -195,7 +199,7 @@ def all_but_two(folder, names):
 def copy_tree(root, target, test):
     """What a test reads, without generated files. Headers are tested on their own tree below."""
     ignore = all_but_two if test in EACH_FILE else shutil.ignore_patterns("__pycache__")
-    folders = {"version": (), **dict.fromkeys(PAGES, ("include",))}
+    folders = {"version": (), "includes": ("include",), **dict.fromkeys(PAGES, ("include",))}
     for folder in folders.get(test, ("include", "src", "tests")):
         shutil.copytree(root / folder, target / folder, ignore=ignore)
     for file in ("README.md", "examples/01_first_steps.cpp", "docs/architecture.md", "bench/case.hpp",
