@@ -109,6 +109,8 @@ struct PausableResource::State {
   }
   [[nodiscard]] Result<AddressRange> try_make_range(std::size_t bytes,
                                                     const Request& request) noexcept;
+  /// Frees an unused range. If the driver refuses, reclaim() tries again.
+  void end_later(AddressRange range) noexcept;
   [[nodiscard]] Result<Block> try_begin(const Request& request) noexcept;
   [[nodiscard]] Result<void> try_free(const Block& block, Mark last, CallSite site) noexcept;
   /// Takes the pages of a freed block away, and moves the block out of the list. The caller
@@ -174,8 +176,21 @@ Result<AddressRange> PausableResource::State::try_make_range(std::size_t bytes,
   if (!backed && is_full(backed.failure()) && request.wait == Wait::forever && wait_for_leaving()) {
     backed = range->try_back(bytes, 0, request.site);
   }
-  if (!backed) return backed.failure();
-  return range;
+  if (backed) return range;
+  end_later(*std::move(range));
+  return backed.failure();
+}
+
+void PausableResource::State::end_later(AddressRange range) noexcept {
+  if (range.try_end()) return;
+  try {
+    const std::lock_guard lock(mutex);
+    // With room for the blocks, too, see try_begin().
+    dying.reserve(dying.size() + blocks.size() + 1);
+    dying.push_back(std::move(range));
+  } catch (const std::bad_alloc&) {
+    // The destructor of the range makes the last attempts.
+  }
 }
 
 Result<Block> PausableResource::State::try_begin(const Request& request) noexcept try {
@@ -205,7 +220,10 @@ Result<Block> PausableResource::State::try_begin(const Request& request) noexcep
                                                          .owner = owner,
                                                          .stream = request.stream.id(),
                                                          .tag = request.tag});
-  if (!generation) return generation.failure();
+  if (!generation) {
+    end_later(*std::move(range));
+    return generation.failure();
+  }
   held->block = {range->address(), bytes, device.id(), *generation};
   held->tag = request.tag;
   held->stream = request.stream.id();

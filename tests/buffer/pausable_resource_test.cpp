@@ -921,6 +921,18 @@ TEST_F(PausableResourceOnSim, SurvivesFailuresOfTheDriver) {
   EXPECT_TRUE(sim::findings(device).empty());
 }
 
+TEST_F(PausableResourceOnSim, FreesPagesLaterIfTheDriverRefuses) {
+  const std::size_t free = device.memory().free_bytes;
+  // The pages of an allocation are mapped, but cannot be opened for access and cannot be freed.
+  sim::set_faults(device, "map#3=fail,release#1+=fail");
+  refused(resource->try_allocate({.bytes = page}), ErrorCode::driver);
+  EXPECT_EQ(resource->pause_statistics().resident_bytes, page);
+  sim::set_faults(device, "");
+  EXPECT_EQ(resource->reclaim(), page);
+  EXPECT_EQ(resource->pause_statistics().resident_bytes, 0u);
+  EXPECT_EQ(device.memory().free_bytes, free);
+}
+
 TEST_F(PausableResourceOnSim, BringsBackBlocksOfSeveralPieces) {
   device = sim::open({.policy = sim::Policy::lazy, .print_findings = false});
   resource = std::make_shared<PausableResource>(device);
