@@ -299,7 +299,7 @@ void PrintTo(const HeldMemory& one, std::ostream* out) {
 }
 
 TEST_P(PausableResourceOn, HoldsTheSameMemoryAfterAThousandCycles) {
-  const int cycles = test::in_full() ? 10'000 : test::is_sanitized ? 200 : 1000;
+  const int cycles = test::is_sanitized ? 200 : 1000;
   constexpr std::size_t count =
       300'000;  // 1.2 MB: two chunks with a checksum, and a part of a page
   Numbers array = counting(1, count);

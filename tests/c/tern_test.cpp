@@ -6,10 +6,12 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <random>
+#include <semaphore>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -22,6 +24,7 @@
 #include "tern/backends/sim.hpp"
 #include "tern/c/handle.hpp"
 #include "tern/core/bytes.hpp"
+#include "tern/detail/memory/wrapping_resource.hpp"
 #include "tern/memory/driver_resource.hpp"
 #include "tern/memory/fault_resource.hpp"
 #include "tern/memory/pool_resource.hpp"
@@ -320,6 +323,40 @@ TEST_P(CApiTest, APlugInCanBeReplacedWhileOthersAllocate) {
   ASSERT_EQ(tern_get_plugin(TERN_OTHER, 0, &now), TERN_OK);
   EXPECT_EQ(resource_of(now)->name(), std::string_view("budget(pool)"));
   tern_release_resource(now);
+}
+
+/// Requests wait until the test lets them go on.
+class HeldResource final : public WrappingResource {
+ public:
+  explicit HeldResource(ResourceHandle upstream) : WrappingResource("held", std::move(upstream)) {}
+  Result<Block> try_allocate(const Request& request) noexcept override {
+    has_begun.release();
+    may_go_on.acquire();
+    return WrappingResource::try_allocate(request);
+  }
+  std::binary_semaphore has_begun{0}, may_go_on{0};
+};
+
+TEST_P(CApiTest, APlugInCanBeRemovedOnlyWhenNobodyAllocatesFromIt) {
+  const auto held = std::make_shared<HeldResource>(resource_of(pool));
+  tern_resource* const handle = make_c_handle(held);
+  ASSERT_EQ(tern_set_plugin(TERN_OTHER, 0, handle), TERN_OK);
+  void* address = nullptr;
+  test::Thread allocates(
+      [&] { EXPECT_EQ(tern_plugin_allocate(TERN_OTHER, 0, 1000, nullptr, &address), TERN_OK); });
+  held->has_begun.acquire();
+  std::binary_semaphore removed{0};
+  test::Thread removes([&] {
+    EXPECT_EQ(tern_set_plugin(TERN_OTHER, 0, nullptr), TERN_OK);
+    removed.release();
+  });
+  EXPECT_FALSE(removed.try_acquire_for(std::chrono::milliseconds(50)));
+  held->may_go_on.release();
+  removed.acquire();
+  allocates.join();
+  removes.join();
+  EXPECT_EQ(tern_free_in_order(address), TERN_OK);
+  tern_release_resource(handle);
 }
 
 TEST_P(CApiTest, AnArenaServesTheStreamsThatItsFilterAccepts) {
