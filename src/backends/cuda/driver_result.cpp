@@ -38,11 +38,6 @@ bool has_untracked_writer(CUresult result) noexcept {
   }
 }
 
-bool is_about_capture(CUresult result) noexcept {
-  return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
-         result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-}
-
 Failure failure_of(CUresult result, const CallFacts& facts) noexcept {
   const auto with_call = [&](Failure failure) {
     return failure.with("call", facts.call)

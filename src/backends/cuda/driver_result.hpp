@@ -18,7 +18,10 @@ namespace tern::cuda {
 [[nodiscard]] bool has_untracked_writer(CUresult result) noexcept;
 
 /// Returns whether the call failed because a stream is being captured into a graph.
-[[nodiscard]] bool is_about_capture(CUresult result) noexcept;
+[[nodiscard]] constexpr bool is_about_capture(CUresult result) noexcept {
+  return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+         result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
 
 /// The facts of a call for its failure.
 struct CallFacts {
