@@ -294,8 +294,9 @@ class Course {
   Array<double> parts_, total_;
 };
 
-/// The median time of `launches` for each body, which submits them, without their end. On the host,
-/// the stream is blocked meanwhile: the threads that run kernels would wake up and sleep at random.
+/// Returns the median time of each body, which submits launches; the wait for their end is not
+/// counted. On the host, the stream is blocked until the body returns: otherwise, the thread that
+/// runs the kernels would sleep and wake up at random, and change the time.
 std::vector<double> submission_seconds(const Stage& stage, const std::vector<Body>& bodies,
                                        double seconds) {
   using Clock = std::chrono::steady_clock;

@@ -448,8 +448,9 @@ void BodyWriter::turns_on_host(const Statement& body) {
     ++depth_;
   }
   if (singles_out_threads(body)) {
-    // The first and the last thread have code of their own: in the loop over the others a compiler
-    // knows the result of `thread.x == 0`, and vectorises it.
+    // The body is written three times: for the first thread, for the threads between, and for the
+    // last. In the loop over the threads between, a compiler knows that `thread.x == 0` is false,
+    // so it can vectorise the loop.
     turn_of(fmt::format("{{ const tern_u64 {} = 0;", x));
     turn_of(fmt::format("for (tern_u64 {0} = 1; {0} + 1 < {1}; ++{0}) {{", x, wide));
     turn_of(fmt::format("if ({1} > 1) {{ const tern_u64 {0} = {1} - 1;", x, wide));

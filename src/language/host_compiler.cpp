@@ -38,7 +38,7 @@ constexpr std::array options = {"-x", "c++", "-std=c++17", "-O3",
 #if defined(__x86_64__) || defined(__i386__)
                                 "-march=native",
 #else
-                                 "-mcpu=native",
+                                "-mcpu=native",
 #endif
                                 "-fPIC", "-shared",
                                 // What a text computes does not depend on the compiler.

@@ -139,7 +139,8 @@ TEST_P(PortableKernelTest, ElementKernelsRunOnceForEachElement) {
 }
 
 TEST_P(PortableKernelTest, CoresChangeEachElementOfALargeArrayOnce) {
-  constexpr std::size_t count = 100'003;  // above the size from which the cores of the host share it
+  constexpr std::size_t count =
+      100'003;  // above the size from which the cores of the host share it
   const auto ones = array(std::vector<float>(count, 1.0f));
   auto sums = Array<float>::zeros(device, count);
   load(written_saxpy).launch(first, elements(), in(ones), inout(sums), 3.0f);

@@ -178,7 +178,7 @@ class PausingProgram {
       program_.say("{} fails: {}", what, failure.text());
       require(!is_budget || is_pressed_ || may_fail() || is_hurt || had_faults_ ||
                   failure.text().find("soak pages") == std::string::npos,
-              "{} finds no room in a budget that nobody fills: {}", what, failure.text());
+              "{} was refused by a budget that has enough left: {}", what, failure.text());
       return;
     }
     field_.expect_reason(failure, what, is_hurt);

@@ -13,8 +13,8 @@
 #include "backends/host/aligned_mapping.hpp"
 #include "backends/host/machine.hpp"
 #include "backends/host/transfer.hpp"
-#include "core/worker_team.hpp"
 #include "core/no_host_memory.hpp"
+#include "core/worker_team.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::cuda {

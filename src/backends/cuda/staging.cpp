@@ -44,8 +44,7 @@ class RelaxedCapture {
 
 StagingOptions staging_options(const Config& config) noexcept {
   StagingOptions options;
-  options.threads =
-      config.staging_threads.value_or(std::min(options.threads, usable_cores()));
+  options.threads = config.staging_threads.value_or(std::min(options.threads, usable_cores()));
   options.ring_bytes = config.staging_bytes.value_or(options.ring_bytes);
   return options;
 }

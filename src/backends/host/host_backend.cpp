@@ -15,11 +15,11 @@
 #include "backends/host/host_pages.hpp"
 #include "backends/host/host_stream.hpp"
 #include "backends/host/machine.hpp"
-#include "core/worker_team.hpp"
 #include "backends/managed_range.hpp"
 #include "core/memory_tool.hpp"
 #include "core/no_host_memory.hpp"
 #include "core/spans_in_flight.hpp"
+#include "core/worker_team.hpp"
 #include "tern/core/bytes.hpp"
 
 namespace tern::host {

@@ -3,8 +3,8 @@
 
 #pragma once
 
-#include "core/worker_team.hpp"
 #include "backends/kernel_launch.hpp"
+#include "core/worker_team.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/operations.hpp"
 

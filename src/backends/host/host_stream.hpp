@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "backends/host/progress.hpp"
-#include "core/worker_team.hpp"
 #include "backends/kernel_launch.hpp"
+#include "core/worker_team.hpp"
 #include "tern/core/result.hpp"
 #include "tern/device/operations.hpp"
 
